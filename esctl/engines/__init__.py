@@ -1,0 +1,102 @@
+"""What an engine is: the only thing that touches weights. Leaves the algorithm to `methods` and text to `tasks`."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from esctl.moves import Move, Round
+
+TokenIds = Sequence[int]
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How tokens are drawn; every parameter is explicit, so that no checkpoint's generation_config leaks in."""
+
+    temperature: float  # 0 is greedy
+    max_tokens: int  # new tokens at most
+    top_p: float = 1.0
+    ignore_eos: bool = False  # benchmarks only: every sample runs to max_tokens
+
+
+@dataclass(frozen=True)
+class Completion:
+    """One sample: its text without the prompt and without special tokens, and how it ended."""
+
+    text: str
+    token_ids: tuple[int, ...]
+    finish_reason: str  # "stop": the model ended it; "length": cut at max_tokens
+    finite: bool  # False when any logit that led to it was NaN or infinite
+
+
+@dataclass(frozen=True)
+class EngineSpec:
+    """What an engine is built from; the same fields as the recipe's `engine:` section plus the model."""
+
+    model: Path | str  # a folder in Hugging Face format, or a hub id
+    kind: str = "auto"  # auto | vllm | transformers
+    threads: int | None = None  # None: what OMP_NUM_THREADS says, else every core
+    dtype: str = "auto"  # serving dtype: auto | float32 | bfloat16 | float16
+    kv_memory: float | None = None  # GiB for the KV cache; None: enough for the prompts of a small batch
+    max_model_len: int | None = None  # prompt plus new tokens; None: what the model's config says
+    probes: bool = False  # allocate the second fp32 buffer that two-round methods stage θ' in
+
+
+class Engine(Protocol):
+    """Weights, an fp32 center θ, and rollouts.
+
+    Laws, held by one contract suite over every engine: after `rollout` or `nll`, also after an exception inside, the
+    live weights are bitwise what they were; equal inputs give equal outputs; `commit(a)`, `commit(b)` depends on the
+    sequence only; no global random state of the caller is touched.
+    """
+
+    dim: int  # Σ numel of the keys that save_pretrained writes
+    description: str  # engine, version, dtype and threads, for the record
+
+    def rollout(
+        self,
+        round_: Round,
+        prompts: Sequence[TokenIds],
+        sampling: Sampling,
+        seeds: Sequence[Sequence[int]] | None = None,
+        on_candidate: Callable[[int, list[list[Completion]]], None] | None = None,
+    ) -> list[list[list[Completion]]]:
+        """[candidate][prompt][sample]; one candidate is one generate call with all its prompts in fixed order.
+
+        `seeds[prompt][sample]` gives each sample its own token-sampling seed and their number; None is one sample each
+        (greedy). `on_candidate(index, [prompt][sample])` runs as soon as a candidate is done, before the next.
+        """
+        ...
+
+    def nll(self, round_: Round, prompts: Sequence[TokenIds], targets: Sequence[TokenIds]) -> list[list[float]]:
+        """[candidate][prompt]: negative log-likelihood of the target tokens given the prompt, in nats, summed."""
+        ...
+
+    def commit(self, move: Move) -> None:
+        """θ ← fl(θ + Σ cᵢεᵢ), summed in fp32 before it is added once; the empty move changes nothing."""
+        ...
+
+    def save(self, path: Path) -> None:
+        """Write θ, cast once to the serving dtype, as a Hugging Face folder with its tokenizer."""
+        ...
+
+    def save_center(self, path: Path) -> None:
+        """Write the fp32 center as one safetensors file."""
+        ...
+
+    def load_center(self, path: Path) -> None:
+        """Replace θ by a file that `save_center` wrote."""
+        ...
+
+    def checksum(self) -> str:
+        """SHA-256 over the live weights, in canonical order: what the matrix products read."""
+        ...
+
+    def tensor_bytes(self) -> Mapping[str, int]:
+        """Bytes that training holds, by purpose: weights, center, probe, scratch, kv."""
+        ...
+
+    def close(self) -> None:
+        """Free the engine; calling it twice is harmless."""
+        ...

@@ -1,0 +1,40 @@
+"""What can go wrong for a user, as one line each: what is wrong, where, and what to do next.
+
+Only `cli` prints these and turns them into exit codes: 2 for a mistake in what was asked, 1 for a failure while doing it.
+"""
+
+
+class EsctlError(Exception):
+    """A known failure; its text is the whole message a user sees. Exit code 1."""
+
+    exit_code = 1
+
+
+class UsageError(EsctlError):
+    """What was asked cannot be done as asked (flag, recipe, path). Exit code 2."""
+
+    exit_code = 2
+
+
+class RecipeError(UsageError):
+    """One or more mistakes in a recipe, all reported together, one line each."""
+
+    def __init__(self, mistakes: list[str]) -> None:
+        self.mistakes = tuple(mistakes)
+        super().__init__("\n".join(mistakes))
+
+
+class TaskError(UsageError):
+    """A task's data is missing, empty, malformed or leaks between splits."""
+
+
+class EngineError(EsctlError):
+    """A model cannot be loaded or served by the engine that was asked for."""
+
+
+class RunError(EsctlError):
+    """A run directory is missing, used, locked, damaged, or does not fit what is asked of it."""
+
+
+class GradingError(EsctlError):
+    """Grading failed for more samples than the recipe allows, so the scores would not be a search direction."""
