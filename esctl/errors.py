@@ -1,6 +1,6 @@
 """What can go wrong for a user, as one line each: what is wrong, where, and what to do next.
 
-Only `cli` prints these and turns them into exit codes: 2 for a mistake in what was asked, 1 for a failure while doing it.
+Only `cli` prints these and turns them into exit codes: 2 for a mistake in what was asked, 1 for a failure on the way.
 """
 
 

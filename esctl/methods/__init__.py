@@ -37,3 +37,11 @@ class Method(Protocol):
     def tell(self, state: State, scores: Sequence[float]) -> tuple[State, Move]:
         """The next state, and the move to commit at θ now (empty after a probing round)."""
         ...
+
+
+# The classes stand below the protocol because their modules import `State` from here.
+from esctl.methods.es import ES  # noqa: E402
+from esctl.methods.essam import ESSAM, ESSAMF  # noqa: E402
+
+MethodConfig = ES | ESSAM | ESSAMF
+METHODS: dict[str, type[MethodConfig]] = {"es": ES, "essam": ESSAM, "essam-f": ESSAMF}

@@ -1,0 +1,284 @@
+"""What a recipe may say: YAML plus `--set` becomes a frozen Recipe, or every mistake at once.
+
+Leaves what a method does to `methods` and what a task is to `tasks`; never loads a model or data.
+"""
+
+import dataclasses
+import difflib
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
+from importlib import resources
+from pathlib import Path
+from typing import Annotated, Literal, TypeAlias
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
+from pydantic_core import ErrorDetails
+
+from esctl.errors import RecipeError, UsageError
+from esctl.methods import METHODS, MethodConfig
+
+EMBEDDED = "embedded"
+Count = Annotated[int, Field(ge=1)]
+Share = Annotated[float, Field(ge=0, le=1)]
+# What a run may change when it is resumed: nothing here decides a weight.
+RESUMABLE = ("generations", "eval", "checkpoint_every", "engine")
+
+Plain: TypeAlias = "bool | int | float | str | list[Plain] | dict[str, Plain] | None"
+
+
+class Section(BaseModel):
+    """Base of every section: immutable, and an unknown key is a mistake."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+
+class TaskSection(Section):
+    """Which problems; the column names are for `name: file`."""
+
+    name: str = "gsm8k"
+    data: str | None = None  # a local file or folder in place of the hub
+    split: str = "train"
+    question: str | None = None
+    answer: str | None = None
+    id: str | None = None
+    difficulty: str | None = None
+    solution: str | None = None
+    grader: str | None = None
+
+
+class PromptSection(Section):
+    """How a problem is asked."""
+
+    style: Literal["chat", "raw"] = "chat"
+    name: str | None = None  # a named prompt of the task; None is the task's own
+    system: str | None = None  # replaces the system line; "" is none
+    shots: Annotated[int, Field(ge=0)] = 0
+    template: dict[str, bool | int | str] = Field(default_factory=dict)  # switches for the chat template
+
+
+class RewardSection(Section):
+    """reward = answer·[strictly right] + format·[formatted], or a user's function."""
+
+    answer: float = 1.0
+    format: float = 0.1
+    function: str | None = None  # package.module:name
+
+
+class SamplingSection(Section):
+    """How training rollouts are drawn; 0 is greedy."""
+
+    temperature: Annotated[float, Field(ge=0)] = 0.0
+    top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
+    max_tokens: Count = 1024
+
+
+class EngineSection(Section):
+    """Where and how the model is served; nothing here changes what a seed means."""
+
+    kind: Literal["auto", "vllm", "transformers"] = "auto"
+    threads: Count | Literal["auto"] = "auto"
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
+    kv_memory: Annotated[float, Field(gt=0)] | Literal["auto"] = "auto"  # GiB
+
+
+class EvalSection(Section):
+    """Evaluation while training: every so many generations (0: never), on the first n problems of a split."""
+
+    every: Annotated[int, Field(ge=0)] = 10
+    split: str = "validation"
+    n: Count = 256
+    final: str | None = "test"  # a split to evaluate whole, once, with the weights that are kept
+
+
+class GraderSection(Section):
+    """Limits for graders that run apart from the trainer."""
+
+    timeout_seconds: Annotated[float, Field(gt=0)] = 5.0
+    max_failures: Share = 0.01  # share of a round's samples; above it the run stops
+    workers: Count = 2
+
+
+class Recipe(Section):
+    """One row of a table, seed by seed. Its defaults are the published GSM8K setting; see `recipes/` for others."""
+
+    model_config = ConfigDict(arbitrary_types_allowed=True)
+
+    label: str = ""  # row name in tables; rows group by recipe minus seed
+    model: str = EMBEDDED
+    task: TaskSection = TaskSection()
+    prompt: PromptSection = PromptSection()
+    method: MethodConfig
+    reward: RewardSection = RewardSection()
+    generations: Annotated[int, Field(ge=0)] = 500
+    prompts: Count = 200  # per generation
+    sampling: SamplingSection = SamplingSection()
+    engine: EngineSection = EngineSection()
+    eval: EvalSection = EvalSection()
+    grader: GraderSection = GraderSection()
+    select: Literal["last", "best-validation"] = "last"
+    checkpoint_every: Annotated[int, Field(ge=0)] = 0  # cached fp32 centers; 0 keeps none
+    seed: Annotated[int, Field(ge=-(2**63), lt=2**63)] = 0
+
+    @model_validator(mode="after")
+    def _best_needs_evals(self) -> "Recipe":
+        if self.select == "best-validation" and self.eval.every == 0:
+            raise ValueError("select: best-validation needs eval.every above 0")
+        return self
+
+    @property
+    def kind(self) -> str:
+        """The method's name in recipes, such as `essam-f`."""
+        return next(k for k, cls in METHODS.items() if type(self.method) is cls)
+
+
+DEFAULT_LABELS = {"es": "ES", "essam": "ESSAM", "essam-f": "ESSAM-F"}
+
+
+def load_recipe(source: str | None, overrides: Mapping[str, Plain], sets: Sequence[str] = ()) -> Recipe:
+    """Read a recipe by path or shipped name, apply flags and `--set key=value`, and validate it as a whole."""
+    mistakes: list[str] = []
+    tree, where = read_recipe_file(source) if source else ({}, "recipe")
+    for key, value in overrides.items():
+        _assign(tree, key, value, mistakes)
+    for item in sets:
+        key, equals, text = item.partition("=")
+        if not equals:
+            mistakes.append(f"--set {item}: write key=value, such as --set method.sigma=0.001")
+            continue
+        try:
+            _assign(tree, key.strip(), yaml.safe_load(text), mistakes)
+        except yaml.YAMLError:
+            mistakes.append(f"--set {item}: {text!r} is not a YAML value")
+    return parse_recipe(tree, where, mistakes)
+
+
+def parse_recipe(tree: Mapping[str, Plain], where: str, mistakes: Sequence[str] = ()) -> Recipe:
+    """Validate a whole tree; raises RecipeError with one line per mistake."""
+    lines = list(mistakes)
+    method, method_lines = _parse_method(tree.get("method"))
+    lines += method_lines
+    try:
+        recipe = Recipe.model_validate({**tree, "method": method or METHODS["es"]()})
+    except ValidationError as error:
+        lines += _lines(error)
+    if lines:
+        raise RecipeError([f"{where}: {line}" for line in lines])
+    return recipe if recipe.label else recipe.model_copy(update={"label": DEFAULT_LABELS[recipe.kind]})
+
+
+def read_recipe_file(source: str) -> tuple[dict[str, Plain], str]:
+    """The tree of a recipe file, or of a shipped recipe by name, and what to call it in messages."""
+    path = Path(source)
+    if not path.is_file():
+        shipped = recipes()
+        if source not in shipped:
+            close = difflib.get_close_matches(source, [*shipped], n=1)
+            hint = f"did you mean {close[0]}?" if close else "`esctl recipes ls` lists those that ship"
+            raise UsageError(f"recipe {source}: no such file and no shipped recipe; {hint}")
+        path = shipped[source]
+    try:
+        tree = yaml.safe_load(path.read_text())
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise UsageError(f"{path}: not YAML: {' '.join(str(error).split())}") from None
+    if tree is None or not isinstance(tree, dict):
+        raise UsageError(f"{path}: a recipe is a mapping of keys to values; copy one with `esctl recipes copy`")
+    return tree, str(path)
+
+
+@cache
+def recipes() -> Mapping[str, Path]:
+    """Every shipped recipe by name: its path below `recipes/` without the ending."""
+    root = Path(str(resources.files("esctl"))) / "recipes"
+    found = sorted(p for p in root.rglob("*.yaml"))
+    return {p.relative_to(root).with_suffix("").as_posix(): p for p in found}
+
+
+def dump_recipe(recipe: Recipe) -> str:
+    """YAML with every default spelled out; itself a valid recipe."""
+    return yaml.safe_dump(recipe_tree(recipe), sort_keys=False, allow_unicode=True, width=120)
+
+
+def recipe_tree(recipe: Recipe) -> dict[str, Plain]:
+    """The recipe as plain values, in schema order."""
+    tree = recipe.model_dump(mode="json", exclude={"method"})
+    method = {"kind": recipe.kind, **dataclasses.asdict(recipe.method)}
+    return {k: (method if k == "method" else tree[k]) for k in Recipe.model_fields}
+
+
+def changes(old: Recipe, new: Recipe) -> list[str]:
+    """`key: old → new` for every leaf that differs and that a resumed run may not change."""
+    a, b = dict(_leaves(recipe_tree(old))), dict(_leaves(recipe_tree(new)))
+    keys = [k for k in {**a, **b} if a.get(k) != b.get(k) and k.split(".")[0] not in RESUMABLE]
+    return [f"{k}: {a.get(k)} → {b.get(k)}" for k in keys]
+
+
+def _leaves(tree: Plain, prefix: str = "") -> Iterator[tuple[str, Plain]]:
+    if isinstance(tree, dict) and tree:
+        for key, value in tree.items():
+            yield from _leaves(value, f"{prefix}.{key}" if prefix else key)
+    else:
+        yield prefix, tree
+
+
+def _assign(tree: dict[str, Plain], key: str, value: Plain, mistakes: list[str]) -> None:
+    *parents, leaf = key.split(".")
+    node = tree
+    for name in parents:
+        child = node.setdefault(name, {})
+        if not isinstance(child, dict):
+            mistakes.append(f"{key}: {name} is a value, not a section")
+            return
+        node = child
+    node[leaf] = value
+
+
+def _parse_method(section: Plain) -> tuple[MethodConfig | None, list[str]]:
+    """The `method:` section by the table of methods: each method's own fields are its schema."""
+    if not isinstance(section, dict) or "kind" not in section:
+        return None, [f"method.kind: say which method: {', '.join(METHODS)}"]
+    kind, fields = str(section["kind"]), {k: v for k, v in section.items() if k != "kind"}
+    if kind not in METHODS:
+        return None, [f"method.kind: unknown method {kind}{_did_you_mean(kind, METHODS)}; choose {', '.join(METHODS)}"]
+    known = [f.name for f in dataclasses.fields(METHODS[kind])]
+    lines = [f"method.{k}: unknown key for {kind}{_did_you_mean(k, known)}" for k in fields if k not in known]
+    try:
+        method = TypeAdapter(METHODS[kind]).validate_python({k: v for k, v in fields.items() if k in known})
+    except ValidationError as error:
+        return None, lines + _lines(error, "method")
+    return method, lines
+
+
+def _lines(error: ValidationError, prefix: str = "") -> list[str]:
+    """One line per key; a key that may be of two types says both."""
+    by_key: dict[str, list[str]] = {}
+    for detail in error.errors():
+        key, message = _mistake(detail, prefix)
+        by_key.setdefault(key, []).append(message)
+    return [f"{key}: {' or '.join(messages)}" if key else messages[0] for key, messages in by_key.items()]
+
+
+def _mistake(detail: ErrorDetails, prefix: str) -> tuple[str, str]:
+    """(key, message) of one of pydantic's errors; its names for the members of a union are no part of a key."""
+    path = [p for p in (prefix, *map(str, detail["loc"])) if p.isidentifier() or p.isdigit()]
+    key, message = ".".join(path), detail["msg"].removeprefix("Value error, ")
+    if detail["type"] == "extra_forbidden":
+        return key, f"unknown key{_did_you_mean(path[-1], _keys_at(path[:-1]))}"
+    if detail["type"] == "value_error":  # our own checks name the field themselves
+        return "", f"{prefix}.{message}" if prefix else message
+    return key, f"{detail['input']!r} — {message[0].lower()}{message[1:]}"
+
+
+def _keys_at(path: Sequence[str]) -> list[str]:
+    model: type[BaseModel] = Recipe
+    for name in path:
+        inner = model.model_fields[name].annotation
+        if not (isinstance(inner, type) and issubclass(inner, BaseModel)):
+            return []
+        model = inner
+    return list(model.model_fields)
+
+
+def _did_you_mean(word: str, known: Sequence[str] | Mapping[str, object]) -> str:
+    close = difflib.get_close_matches(word, list(known), n=1)
+    return f", did you mean {close[0]}?" if close else ""
