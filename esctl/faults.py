@@ -1,0 +1,20 @@
+"""Named points where a test may kill the process, to prove that nothing recorded is lost. Off unless asked for."""
+
+import os
+import signal
+from collections import Counter
+
+VARIABLE = "ESCTL_FAULT"  # "point:n" kills at the n-th arrival at the point
+POINTS = ("mid-candidate", "mid-append", "mid-rename", "mid-checkpoint")
+_arrivals: Counter[str] = Counter()
+
+
+def reach(point: str) -> None:
+    """Die by SIGKILL here when the environment says so."""
+    wanted = os.environ.get(VARIABLE)
+    if wanted is None:
+        return
+    name, _, count = wanted.partition(":")
+    _arrivals[point] += 1
+    if name == point and _arrivals[point] == int(count or 1):
+        os.kill(os.getpid(), signal.SIGKILL)

@@ -1,0 +1,78 @@
+"""From recorded scores back to states, moves and weights: the scores are the whole history of a run.
+
+Leaves evaluating new candidates to `train`. Replaying touches no engine: a run of some kilobytes becomes weights again.
+"""
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from esctl.errors import RunError
+from esctl.methods import Method, State
+from esctl.moves import Move
+from esctl.records import ScoreRecord
+from esctl.rundir import RunDir
+
+
+@dataclass(frozen=True)
+class History:
+    """What the recorded scores lead to."""
+
+    state: State  # of the method, after the last whole round
+    moves: tuple[Move, ...]  # one per finished generation; θ_g = θ_0 with the first g committed in order
+    pending: tuple[ScoreRecord, ...]  # candidates of the round that was cut short; they need no second evaluation
+
+
+def replay(method: Method, seed: int, dim: int, records: Sequence[ScoreRecord], path: Path) -> History:
+    """Fold recorded scores through ask and tell; raises RunError where a record is not the one that must come next."""
+    state, moves, at = method.start(seed, dim), list[Move](), 0
+    while at < len(records):
+        expected = len(method.ask(state).candidates)
+        batch = records[at : at + expected]
+        _check_order(batch, state, path, at)
+        if len(batch) < expected:
+            return History(state, tuple(moves), tuple(batch))
+        generation = state.generation
+        state, move = method.tell(state, usable_scores(batch))
+        if state.generation > generation:
+            moves.append(move)
+        at += expected
+    return History(state, tuple(moves), ())
+
+
+def usable_scores(records: Sequence[ScoreRecord]) -> list[float]:
+    """Scores for `tell`: a candidate whose logits were not finite gets the lowest finite score of its round."""
+    finite = [r.score for r in records if r.score is not None]
+    if not finite:
+        where = f"generation {records[0].generation}, round {records[0].round}"
+        raise RunError(f"{where}: no candidate had finite logits; lower method.sigma, or engine.dtype: float32")
+    lowest = min(finite)
+    return [lowest if r.score is None else r.score for r in records]
+
+
+def drift(moves: Sequence[Move], dim: int) -> float:
+    """‖θ − θ₀‖ ≈ √(dim·Σc²) over all terms, which are independent draws."""
+    return math.sqrt(dim * math.fsum(t.coefficient**2 for move in moves for t in move.terms))
+
+
+def latest_checkpoint(run: RunDir, generation: int) -> int | None:
+    """The newest cached center at or before a generation; None when there is none."""
+    known = [int(p.stem) for p in run.checkpoints.glob("[0-9]*.safetensors")]
+    return max((g for g in known if g <= generation), default=None)
+
+
+def terms_to_replay(run: RunDir, history: History, generation: int) -> Iterator[Move]:
+    """The moves that lead from the newest checkpoint, or from θ₀, to a generation."""
+    start = latest_checkpoint(run, generation) or 0
+    yield from history.moves[start:generation]
+
+
+def _check_order(batch: Sequence[ScoreRecord], state: State, path: Path, at: int) -> None:
+    for member, record in enumerate(batch):
+        found, wanted = (record.generation, record.round, record.member), (state.generation, state.index, member)
+        if found != wanted:
+            raise RunError(
+                f"{path}:{at + member + 1}: holds generation, round, member {found} where {wanted} must come;"
+                " restore the file from a copy"
+            )

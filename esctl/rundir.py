@@ -1,0 +1,223 @@
+"""What is in a run directory: names, lock, atomic writes, typed readers.
+
+Leaves what the files say to `records`, and what the numbers mean to those who write and read them. No torch here: `compare` reads runs on any laptop.
+"""
+
+import gzip
+import io
+import json
+import os
+import shutil
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TypeVar, cast
+
+import filelock
+from pydantic import TypeAdapter, ValidationError
+
+from esctl.errors import RunError
+from esctl.faults import reach
+from esctl.records import SCHEMA, EvalRecord, RunRecord, ScoreRecord
+
+T = TypeVar("T")
+_ADAPTERS: dict[type, object] = {}
+
+
+class RunDir:
+    """The files of one run. Files are appended or replaced atomically; a directory's name is never parsed."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.recipe = path / "recipe.yaml"
+        self.record = path / "run.json"
+        self.scores = path / "scores.jsonl"
+        self.metrics = path / "metrics.jsonl"
+        self.samples = path / "samples"
+        self.weights = path / "weights"
+        self.checkpoints = path / "checkpoints"
+        self.evals = path / "evals"
+
+    @property
+    def exists(self) -> bool:
+        """Whether a run was begun here."""
+        return self.record.is_file()
+
+    def create(self) -> None:
+        """Make the directory; refuses one that holds anything but an abandoned lock."""
+        if self.path.is_file():
+            raise RunError(f"{self.path}: is a file; choose a directory with --run")
+        if self.path.is_dir() and any(p.name != ".lock" for p in self.path.iterdir()):
+            raise RunError(f"{self.path}: is in use; continue it with --resume, or choose another with --run")
+        self.path.mkdir(parents=True, exist_ok=True)
+
+    @contextmanager
+    def lock(self) -> Iterator[None]:
+        """One process at a time; the lock dies with its process."""
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            with filelock.FileLock(self.path / ".lock", timeout=0):
+                yield
+        except filelock.Timeout:
+            raise RunError(f"{self.path}: another process is using this run; wait for it or stop it") from None
+        except PermissionError as error:
+            raise RunError(f"{error.filename}: cannot be written; choose another place with --run") from None
+
+    def read_record(self) -> RunRecord:
+        """`run.json`, checked."""
+        if not self.exists:
+            raise RunError(f"{self.path}: no run here (run.json is missing); start one with `esctl train --run`")
+        return read_json(self.record, RunRecord)
+
+    def write_record(self, record: RunRecord) -> None:
+        """Replace `run.json`."""
+        write_json(self.record, record)
+
+    def read_scores(self) -> list[ScoreRecord]:
+        """Every recorded candidate in order; a torn last line does not count."""
+        return read_lines(self.scores, ScoreRecord)
+
+    def sample_file(self, generation: int) -> Path:
+        """Where the rollouts of a generation lie."""
+        return self.samples / f"{generation:05d}.jsonl"
+
+    def checkpoint_file(self, generation: int) -> Path:
+        """Where the cached fp32 center after so many generations lies."""
+        return self.checkpoints / f"{generation:05d}.safetensors"
+
+    def eval_files(self) -> list[Path]:
+        """Every evaluation, by name."""
+        return sorted(self.evals.glob("*.json"))
+
+    def read_evals(self) -> list[EvalRecord]:
+        """Every evaluation, checked; a damaged one is named."""
+        return [read_json(p, EvalRecord) for p in self.eval_files()]
+
+
+def adapter(kind: type[T]) -> TypeAdapter[T]:
+    """The reader and writer of a dataclass, built once."""
+    if kind not in _ADAPTERS:
+        _ADAPTERS[kind] = TypeAdapter(kind)
+    return cast(TypeAdapter[T], _ADAPTERS[kind])
+
+
+def find_runs(paths: Iterable[Path]) -> list[RunDir]:
+    """The runs at the paths: each a run directory, or a folder of them at any depth."""
+    found: list[RunDir] = []
+    for path in paths:
+        inside = [path] if (path / "run.json").is_file() else sorted(p.parent for p in path.rglob("run.json"))
+        if not inside:
+            raise RunError(f"{path}: no run directory here (nothing below it holds a run.json)")
+        found += [RunDir(p) for p in inside]
+    return list({run.path.resolve(): run for run in found}.values())
+
+
+def write_atomic(path: Path, data: bytes) -> None:
+    """Write beside, sync, rename: readers see the old file or the new one, never half of one."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.new")
+    with temporary.open("wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+    reach("mid-rename")
+    temporary.replace(path)
+
+
+def replace_folder(path: Path, built: Path) -> None:
+    """Put a finished folder in the place of another; a reader finds one of them, or for an instant none."""
+    old = path.with_name(f".{path.name}.old")
+    shutil.rmtree(old, ignore_errors=True)
+    if path.exists():
+        path.rename(old)
+    reach("mid-rename")
+    built.rename(path)
+    shutil.rmtree(old, ignore_errors=True)
+
+
+def write_json(path: Path, value: object) -> None:
+    """Replace a JSON file by a dataclass."""
+    write_atomic(path, adapter(type(value)).dump_json(value, indent=1) + b"\n")
+
+
+def read_json(path: Path, kind: type[T]) -> T:
+    """A dataclass from a JSON file; says which file and key is damaged, missing or from a later esctl."""
+    try:
+        tree = json.loads(path.read_bytes())
+    except FileNotFoundError:
+        raise RunError(f"{path}: missing") from None
+    except ValueError as error:
+        raise RunError(f"{path}: not JSON ({error}); restore it or remove the run") from None
+    if isinstance(tree, dict) and tree.get("schema", SCHEMA) != SCHEMA:
+        raise RunError(f"{path}: schema {tree['schema']}, but this esctl reads {SCHEMA}; use the esctl that wrote it")
+    return _checked(path, kind, tree)
+
+
+def append_lines(path: Path, values: Iterable[object], sync: bool = False) -> None:
+    """Append one JSON line per dataclass, starting on a line of its own also after a torn one was dropped."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    text = b"".join(adapter(type(v)).dump_json(v) + b"\n" for v in values)
+    with path.open("ab") as file:
+        file.write(text[: len(text) // 2])
+        file.flush()
+        reach("mid-append")
+        file.write(text[len(text) // 2 :])
+        file.flush()
+        if sync:
+            os.fsync(file.fileno())
+
+
+def read_lines(path: Path, kind: type[T]) -> list[T]:
+    """The dataclasses of a JSON-lines file; a last line without its end was torn by a kill and is left out."""
+    if not path.is_file():
+        return []
+    values = []
+    for number, line in enumerate(_whole_lines(path.read_bytes()), 1):
+        try:
+            values.append(adapter(kind).validate_json(line, strict=True))
+        except ValidationError as error:
+            what = error.errors()[0]
+            key = ".".join(map(str, what["loc"])) or "line"
+            raise RunError(f"{path}:{number}: {key}: {what['msg']}; restore the file from a copy") from None
+    return values
+
+
+def drop_torn_line(path: Path) -> int:
+    """Cut off what a kill left of a last line; returns the bytes dropped."""
+    if not path.is_file():
+        return 0
+    data = path.read_bytes()
+    torn = len(data) - (data.rfind(b"\n") + 1)
+    if torn:
+        os.truncate(path, len(data) - torn)
+    return torn
+
+
+def write_gzip_lines(path: Path, values: Iterable[object]) -> None:
+    """JSON lines, compressed; equal values give equal bytes (mtime 0, no file name)."""
+    buffer = io.BytesIO()
+    with gzip.GzipFile(filename="", fileobj=buffer, mode="wb", mtime=0) as file:
+        for value in values:
+            file.write(adapter(type(value)).dump_json(value) + b"\n")
+    write_atomic(path, buffer.getvalue())
+
+
+def read_gzip_lines(path: Path, kind: type[T]) -> list[T]:
+    """The dataclasses of a compressed JSON-lines file."""
+    try:
+        lines = gzip.decompress(path.read_bytes()).splitlines()
+    except (OSError, EOFError) as error:
+        raise RunError(f"{path}: damaged ({error}); evaluate again") from None
+    return [adapter(kind).validate_json(line) for line in lines]
+
+
+def _whole_lines(data: bytes) -> list[bytes]:
+    return data[: data.rfind(b"\n") + 1].splitlines()
+
+
+def _checked(path: Path, kind: type[T], tree: object) -> T:
+    try:
+        return adapter(kind).validate_python(tree)
+    except ValidationError as error:
+        what = error.errors()[0]
+        raise RunError(f"{path}: {'.'.join(map(str, what['loc']))}: {what['msg']}") from None
