@@ -28,11 +28,13 @@ def save_tokenizer(folder: Path) -> int:
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
 
+    # Transformers loads every qwen2 folder as byte-level BPE, whatever its tokenizer_config says: without merges that is
+    # one token per character, and a space is spelled "Ġ".
     special = ["<pad>", "<unk>", "<|end|>", "<|system|>", "<|user|>", "<|assistant|>"]
-    vocabulary = {token: index for index, token in enumerate([*special, *ALPHABET])}
-    core = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
-    core.pre_tokenizer = pre_tokenizers.Split("", "isolated")
-    core.decoder = decoders.Fuse()
+    vocabulary = {token: index for index, token in enumerate([*special, *ALPHABET.replace(" ", "Ġ")])}
+    core = Tokenizer(models.BPE(vocabulary, merges=[]))
+    core.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    core.decoder = decoders.ByteLevel()
     tokenizer = PreTrainedTokenizerFast(
         tokenizer_object=core,
         pad_token="<pad>",
