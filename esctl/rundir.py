@@ -1,6 +1,7 @@
 """What is in a run directory: names, lock, atomic writes, typed readers.
 
-Leaves what the files say to `records`, and what the numbers mean to those who write and read them. No torch here: `compare` reads runs on any laptop.
+Leaves what the files say to `records`, and what the numbers mean to those who write and read them. No torch here:
+`compare` reads runs on any laptop.
 """
 
 import gzip
