@@ -1,4 +1,4 @@
-"""What every test may use: two tiny random models as Hugging Face folders, and an environment that stays on this machine."""
+"""What every test may use: two tiny models as Hugging Face folders, and an environment that stays on this machine."""
 
 import os
 
@@ -28,7 +28,7 @@ def save_tokenizer(folder: Path) -> int:
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
 
-    # Transformers loads every qwen2 folder as byte-level BPE, whatever its tokenizer_config says: without merges that is
+    # Transformers loads every qwen2 folder as byte-level BPE, whatever its tokenizer_config says: without merges it is
     # one token per character, and a space is spelled "Ġ".
     special = ["<pad>", "<unk>", "<|end|>", "<|system|>", "<|user|>", "<|assistant|>"]
     vocabulary = {token: index for index, token in enumerate([*special, *ALPHABET.replace(" ", "Ġ")])}

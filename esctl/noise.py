@@ -1,0 +1,239 @@
+"""What a seed means: noise version 1, ε(seed, tensor name, element index), as a specification and as a CPU kernel.
+
+Leaves who calls it, in which order and on which tensors to `engines`; a GPU kernel reads the same constants from here.
+
+Version 1
+    key      (seed mod 2³², seed div 2³²)
+    counter  (block, id mod 2³², id div 2³², 1 + 256·stream), with block = element // 8 and stream 0 for weights
+    bits     Philox 4×32-10 of key and counter (Salmon et al. 2011, doi:10.1145/2063384.2063405): four words of 32 bits;
+             element e uses half e % 8 of the 128 bits: word (e % 8) // 2, the low 16 bits of a word first
+    value    ε = T[u], u those 16 bits; T[u] = fp32(Φ⁻¹((u + ½)/65536) / rms): a table of unit variance, T[65535-u] = -T[u]
+    move     Σ = t₁ + t₂ + … from left to right in fp32, tᵢ = fl(fl32(cᵢ)·T[uᵢ]); the result is fl(center + Σ);
+             no multiplication is contracted with an addition; the empty move gives the center
+
+An element's index is its row-major place in the canonical tensor: unfused, unsharded and unpadded. So a shard or a
+fused tensor holds the same noise as the whole. `seed` and `id` have 64 bits. Streams 1 and 2 are reserved.
+"""
+
+import hashlib
+import math
+from functools import lru_cache
+from statistics import NormalDist
+from typing import NamedTuple
+
+import numba
+import numpy as np
+from numpy.typing import NDArray
+
+from esctl.moves import EMPTY, Move, Term
+
+VERSION = 1
+LEVELS = 65536  # values of the table: 16 bits per element
+BLOCK = 8  # elements per Philox call
+STREAM_WEIGHTS = 1  # the counter's last word, 1 + 256·stream
+MAX_ELEMENTS = BLOCK << 32  # a block's number is one 32-bit word
+TABLE_SHA256 = "8babbcaf96568f10165a1eab530c0e5c92d04de96761b6dbb3dadfa94baba37f"
+
+# Philox 4×32: the two multipliers, and the two constants that the key grows by in each round.
+MULTIPLIER_0, MULTIPLIER_1 = 0xD2511F53, 0xCD9E8D57
+WEYL_0, WEYL_1 = 0x9E3779B9, 0xBB67AE85
+ROUNDS = 10
+
+Float32 = NDArray[np.float32]
+UInt64 = NDArray[np.uint64]
+Words = UInt64 | np.uint64
+
+# Below this many elements a second thread costs more than it saves.
+PARALLEL_FROM = 32768
+# Elements that one task of the parallel kernel writes, and that fit the first-level cache at once; multiples of BLOCK.
+TASK, BATCH = 8192, 512
+
+_LOW = np.uint64(0xFFFFFFFF)
+_32 = np.uint64(32)
+_M0, _M1, _W0, _W1 = (np.uint64(c) for c in (MULTIPLIER_0, MULTIPLIER_1, WEYL_0, WEYL_1))
+
+
+def tensor_id(name: str) -> int:
+    """The 64-bit id of a tensor, from the key that `save_pretrained` writes for it (tied tensors: the key kept)."""
+    return int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8, person=b"esctl-tensor").digest(), "little")
+
+
+@lru_cache(maxsize=1)
+def table() -> Float32:
+    """T, float32[65536], read-only; raises RuntimeError where this machine's arithmetic gives other values."""
+    normal = NormalDist()
+    lower = [normal.inv_cdf((u + 0.5) / LEVELS) for u in range(LEVELS // 2)]
+    rms = math.sqrt(math.fsum(x * x for x in lower) / len(lower))
+    half = (np.array(lower) / rms).astype(np.float32)
+    values = np.concatenate([half, -half[::-1]])
+    if hashlib.sha256(values.astype("<f4").tobytes()).hexdigest() != TABLE_SHA256:
+        raise RuntimeError(
+            "the noise table differs from the published one: this machine's Φ⁻¹ cannot run noise version 1"
+        )
+    values.flags.writeable = False
+    return values
+
+
+def philox(counter: tuple[Words, Words, Words, Words], key: tuple[int, int]) -> tuple[Words, Words, Words, Words]:
+    """Philox 4×32-10 on words that broadcast against each other: four 32-bit words, held in uint64."""
+    c0, c1, c2, c3 = counter
+    for step in range(ROUNDS):
+        k0, k1 = (np.uint64((k + step * w) & 0xFFFFFFFF) for k, w in zip(key, (WEYL_0, WEYL_1), strict=True))
+        p, q = c0 * _M0, c2 * _M1
+        c0, c1, c2, c3 = (q >> _32) ^ c1 ^ k0, q & _LOW, (p >> _32) ^ c3 ^ k1, p & _LOW
+    return c0, c1, c2, c3
+
+
+def reference(seed: int, tensor: int, rows: int, cols: int, first: int = 0, stride: int | None = None) -> Float32:
+    """ε as float32[rows, cols], element [r, c] being number first + r·stride + c of its tensor: the specification.
+
+    `stride` is the canonical row length, cols unless only some columns are asked for.
+    """
+    row_starts = first + np.arange(rows)[:, None] * (cols if stride is None else stride)
+    element = row_starts + np.arange(cols)
+    block, half = (element // BLOCK).astype(np.uint64), element % BLOCK
+    id_low, id_high = np.uint64(tensor & 0xFFFFFFFF), np.uint64(tensor >> 32)
+    words = philox((block, id_low, id_high, np.uint64(STREAM_WEIGHTS)), (seed & 0xFFFFFFFF, seed >> 32))
+    bits = np.choose(half // 2, words) >> (half % 2 * 16).astype(np.uint64)
+    return table()[bits & np.uint64(0xFFFF)]
+
+
+def reference_write(center: Float32, move: Move, tensor: int, first: int = 0, stride: int | None = None) -> Float32:
+    """fl(center + Σ cᵢεᵢ) for a center of shape (rows, cols) or (cols,): the specification that every kernel meets."""
+    rows, cols = np.atleast_2d(center).shape
+    terms = [np.float32(c) * reference(seed, tensor, rows, cols, first, stride) for seed, c in move.terms]
+    if not terms:
+        return center.copy()
+    total = terms[0]
+    for term in terms[1:]:
+        total = total + term
+    return center + total.reshape(center.shape)
+
+
+class Prepared(NamedTuple):
+    """A move as kernels read it: each coefficient rounded once to fp32."""
+
+    seeds: UInt64  # [n]
+    coefficients: Float32  # [n]
+
+
+@lru_cache(maxsize=64)
+def prepare(move: Move) -> Prepared:
+    """The arrays of a move; raises OverflowError for a seed outside of 64 bits."""
+    return Prepared(
+        np.array([t.seed for t in move.terms], np.uint64),
+        np.array([t.coefficient for t in move.terms], np.float64).astype(np.float32),
+    )
+
+
+def write(out: Float32, center: Float32, move: Move, tensor: int, first: int = 0, stride: int | None = None) -> None:
+    """Write fl(center + Σ cᵢεᵢ) into `out`, which may be `center` itself: one pass, bitwise `reference_write`.
+
+    Both are C-contiguous, of equal shape (rows, cols) or (cols,); `first` and `stride` as in `reference`. The result
+    does not depend on the number of threads, which is the caller's affair (`numba.set_num_threads`). Do not fork after
+    a call with 32,768 elements or more: the thread pool does not survive it.
+    """
+    assert out.shape == center.shape and out.ndim in (1, 2), (out.shape, center.shape)
+    cols = center.shape[-1]
+    stride = cols if stride is None else stride
+    assert 0 <= first and first + (center.size // max(cols, 1)) * stride <= MAX_ELEMENTS, (first, stride, center.shape)
+    length = center.size if stride == cols else cols  # whole rows follow each other, so they are one run
+    seeds, coefficients = prepare(move)
+    kernel = _write_parallel if center.size >= PARALLEL_FROM else _write_serial
+    kernel(out.reshape(-1), center.reshape(-1), seeds, coefficients, table(), np.uint64(tensor), first, length, stride)
+
+
+@lru_cache(maxsize=1)
+def fingerprint() -> str:
+    """SHA-256 of the table and of values drawn through the kernel: equal on two machines whose noise is the same."""
+    digest = hashlib.sha256(table().astype("<f4").tobytes())
+    move = Move((Term(0x0123456789ABCDEF, 1e-3), Term(42, -2.5e-3), Term(2**64 - 1, 0.7)))
+    for name, first in (("model.embed_tokens.weight", 0), ("model.layers.1.mlp.down_proj.weight", (1 << 34) + 5)):
+        out = np.linspace(-1, 1, 99, dtype=np.float32)
+        for step in (move, EMPTY, move):
+            write(out, out, step, tensor_id(name), first)
+        digest.update(out.astype("<f4").tobytes())
+    return digest.hexdigest()
+
+
+@numba.njit(cache=True, nogil=True)  # type: ignore[misc]
+def _bits(words: UInt64, block: np.uint64, n_blocks: int, tensor: np.uint64, seed: np.uint64) -> None:
+    """Philox of `n_blocks` blocks from number `block` on, into words[2·n_blocks]: two 32-bit words in each.
+
+    Every lane is 64 bits wide, so that LLVM turns the loop over blocks into vector multiplications; what overflows the
+    low half is masked where it would count.
+    """
+    for j in range(n_blocks):
+        c0, c1 = block + np.uint64(j), tensor
+        c2, c3 = tensor >> _32, np.uint64(STREAM_WEIGHTS)
+        k0, k1 = seed, seed >> _32
+        for _ in range(ROUNDS):
+            p, q = (c0 & _LOW) * _M0, (c2 & _LOW) * _M1
+            c0, c1, c2, c3 = (q >> _32) ^ c1 ^ k0, q, (p >> _32) ^ c3 ^ k1, p
+            k0, k1 = k0 + _W0, k1 + _W1
+        words[2 * j] = (c0 & _LOW) | (c1 << _32)
+        words[2 * j + 1] = (c2 & _LOW) | (c3 << _32)
+
+
+@numba.njit(cache=True, nogil=True)  # type: ignore[misc]
+def _span(
+    out: Float32,
+    center: Float32,
+    seeds: UInt64,
+    coefficients: Float32,
+    values: Float32,
+    tensor: np.uint64,
+    element: int,
+) -> None:
+    """Write one contiguous span whose first element has the number `element`, a batch that fits the cache at a time."""
+    words = np.empty(2 * (BATCH // BLOCK + 1), np.uint64)
+    halves = words.view(np.uint16)  # little-endian: half h of a block is element h
+    total = np.empty(BATCH, np.float32)
+    for begin in range(0, len(out), BATCH):
+        n = min(BATCH, len(out) - begin)
+        skip = (element + begin) % BLOCK
+        block = np.uint64((element + begin) // BLOCK)
+        for t in range(len(seeds)):
+            _bits(words, block, (skip + n + BLOCK - 1) // BLOCK, tensor, seeds[t])
+            coefficient = coefficients[t]
+            drawn = halves[skip : skip + n]
+            if t == 0:
+                for i in range(n):
+                    total[i] = coefficient * values[drawn[i]]
+            else:
+                for i in range(n):
+                    total[i] += coefficient * values[drawn[i]]
+        # `out` may be `center`: two loops, so that neither reads what it writes and both become vector code.
+        for i in range(n):
+            total[i] = center[begin + i] + total[i]
+        for i in range(n):
+            out[begin + i] = total[i]
+
+
+def _rows(
+    out: Float32,
+    center: Float32,
+    seeds: UInt64,
+    coefficients: Float32,
+    values: Float32,
+    tensor: np.uint64,
+    first: int,
+    length: int,
+    stride: int,
+) -> None:
+    """Write rows of `length` elements, `stride` apart in the canonical tensor, as independent tasks."""
+    if len(seeds) == 0 or length == 0:
+        out[:] = center
+        return
+    n_rows = len(out) // length
+    n_tasks = (length + TASK - 1) // TASK
+    for task in numba.prange(n_rows * n_tasks):
+        row, part = task // n_tasks, task % n_tasks
+        begin = row * length + part * TASK
+        end = min(begin + TASK, (row + 1) * length)
+        element = first + row * stride + part * TASK
+        _span(out[begin:end], center[begin:end], seeds, coefficients, values, tensor, element)
+
+
+_write_serial = numba.njit(cache=True, nogil=True)(_rows)
+_write_parallel = numba.njit(cache=True, nogil=True, parallel=True)(_rows)
