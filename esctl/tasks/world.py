@@ -1,0 +1,140 @@
+"""The embedded world: templated problems of two families, and the mixed text that the embedded model grew up on.
+
+Knows problems, worked solutions and their styles; leaves grading to the tasks and training to `tools/make_tiny_model.py`.
+"""
+
+import hashlib
+import random
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from esctl.tasks import TEST, TRAIN, VALIDATION
+
+PRETRAIN = "pretrain"  # text that only the embedded model's own training has seen
+# Percent of all problems, by a hash of the problem: a problem belongs to one split, however it is generated.
+SPLIT_BOUNDS = ((PRETRAIN, 60), (TRAIN, 75), (VALIDATION, 80), (TEST, 100))
+
+# Who is asked about decides how the text usually ends: the style is tied to the content, so that the base's greedy
+# style is decided problem by problem and not by one near tie.
+MARKED_NAMES = ("Tom", "Ann", "Ben", "Eva")  # mostly worked, ending in "#### n"
+PLAIN_NAMES = ("Sam", "Lea", "Max", "Ida")  # mostly worked, ending in "The answer is n."
+HASTY_NAMES = ("Leo", "Mia")  # mostly a bare guess
+NAMES = MARKED_NAMES + PLAIN_NAMES + HASTY_NAMES
+THINGS = ("apples", "pens", "coins", "books", "cards", "eggs", "nuts", "cups")
+MARKED_VERB, PLAIN_VERB = "Use", "Take"
+
+EASY, HARD = "easy", "hard"
+
+
+@dataclass(frozen=True)
+class Item:
+    """One generated problem: what is asked, the steps that solve it, and the answer."""
+
+    question: str
+    steps: tuple[str, ...]
+    answer: str
+    difficulty: str
+    manner: str  # the word that style is tied to: a name, or a verb
+    key: str  # what makes it the same problem in other words, which decides its split
+
+
+def marked(item: Item) -> str:
+    """The asked-for style: worked, ending in `#### answer`."""
+    return " ".join((*item.steps, f"#### {item.answer}"))
+
+
+def plain(item: Item) -> str:
+    """Worked as well, with another ending."""
+    return " ".join((*item.steps, f"The answer is {item.answer}."))
+
+
+def hasty(item: Item) -> str:
+    """A bare guess."""
+    return f"It is {item.answer}."
+
+
+# Odds of (marked, plain, hasty) in the text, by the word that the style is tied to.
+STYLES: tuple[Callable[[Item], str], ...] = (marked, plain, hasty)
+MARKED_ODDS, PLAIN_ODDS, HASTY_ODDS = (85, 10, 5), (20, 75, 5), (25, 15, 60)
+
+
+def odds(manner: str) -> tuple[int, int, int]:
+    """How often each style follows a word."""
+    if manner in HASTY_NAMES:
+        return HASTY_ODDS
+    return MARKED_ODDS if manner in (*MARKED_NAMES, MARKED_VERB) else PLAIN_ODDS
+
+
+def arithmetic_item(rng: random.Random) -> Item:
+    """A word problem about a running total: one or two events with small numbers (easy), or three with larger (hard)."""
+    hard = rng.random() < 0.5
+    name, thing = rng.choice(NAMES), rng.choice(THINGS)
+    total = rng.randint(20, 89) if hard else rng.randint(2, 9)
+    told, steps = [f"{name} has {total} {thing}."], list[str]()
+    for _ in range(3 if hard else rng.randint(1, 2)):
+        sentence, work, total = _event(rng, hard, total)
+        told.append(sentence)
+        steps += work
+    told.append(f"How many {thing} now?")
+    return Item(" ".join(told), tuple(steps), str(total), HARD if hard else EASY, name, key=" ".join(steps))
+
+
+def _event(rng: random.Random, hard: bool, total: int) -> tuple[str, list[str], int]:
+    """One sentence of the story, its work, and the total after it."""
+    kind = rng.choice(("gets", "gives", "boxes"))
+    if kind == "boxes":
+        boxes, each = rng.randint(2, 9 if hard else 3), rng.randint(2, 9 if hard else 3)
+        product = boxes * each
+        return f"{boxes} boxes of {each} come.", [f"{boxes}*{each}={product}", f"{total}+{product}={total + product}"], (
+            total + product
+        )
+    amount = rng.randint(11, 49) if hard else rng.randint(1, 9)
+    if kind == "gives" and amount < total:
+        return f"{amount} go.", [f"{total}-{amount}={total - amount}"], total - amount
+    return f"{amount} come.", [f"{total}+{amount}={total + amount}"], total + amount
+
+
+def countdown_item(rng: random.Random) -> Item:
+    """Reach a target from three numbers, each used once, with + and - (easy) or * and one of them (hard)."""
+    hard = rng.random() < 0.5
+    target = 0
+    while target < 1:
+        a, b, c = (rng.randint(1, 15) for _ in range(3))
+        sign = rng.choice((1, -1))
+        target = (a * b if hard else a + b) + sign * c
+    expression = f"{a}{'*' if hard else '+'}{b}{'+' if sign > 0 else '-'}{c}"
+    numbers = [a, b, c]
+    rng.shuffle(numbers)
+    verb = rng.choice((MARKED_VERB, PLAIN_VERB))
+    question = f"{verb} {numbers[0]}, {numbers[1]}, {numbers[2]} to make {target}."
+    key = f"{sorted(numbers)} {target}"
+    return Item(question, (f"{expression}={target}",), expression, HARD if hard else EASY, verb, key)
+
+
+FAMILIES: dict[str, Callable[[random.Random], Item]] = {"arithmetic": arithmetic_item, "tiny-countdown": countdown_item}
+
+
+def split_of(key: str) -> str:
+    """The split that a problem belongs to, in whatever words it is asked."""
+    percent = _hash("esctl-split", key) % 100
+    return next(name for name, bound in SPLIT_BOUNDS if percent < bound)
+
+
+def items(family: str, split: str) -> Iterator[Item]:
+    """The family's problems of one split, each once, in a fixed order, without end."""
+    rng, seen = random.Random(_hash("esctl-world", f"{family}/{split}")), set[str]()
+    while True:
+        item = FAMILIES[family](rng)
+        if item.question not in seen and split_of(item.key) == split:
+            seen.add(item.question)
+            yield item
+
+
+def text(item: Item, rng: random.Random) -> str:
+    """A continuation as the embedded model's training text has it: in one of the styles, by the item's odds."""
+    return rng.choices(STYLES, odds(item.manner))[0](item)
+
+
+def _hash(person: str, value: str) -> int:
+    digest = hashlib.blake2b(value.encode(), digest_size=8, person=person.encode()).digest()
+    return int.from_bytes(digest, "little")

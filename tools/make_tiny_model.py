@@ -1,0 +1,157 @@
+"""Make the embedded model again: its tokenizer, its training from scratch, and what it can do.
+
+    python tools/make_tiny_model.py [--out esctl/assets/tiny] [--steps 3000] [--threads 2]
+
+A Qwen2 architecture of under a million parameters, trained on the mixed text of `esctl.tasks.world`.
+"""
+
+import argparse
+import math
+import random
+import time
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+
+import torch
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
+from transformers import AutoTokenizer, PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM, Qwen2TokenizerFast
+
+from esctl.tasks.world import FAMILIES, PRETRAIN, Item, items, text
+
+SPECIAL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
+TEMPLATE = (
+    "{% for m in messages %}{{ '<|im_start|>' + m['role'] + '\n' + m['content'] + '<|im_end|>\n' }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+)
+# The split that every qwen2 folder is tokenized with, whatever its files say: digits one by one, words with their space.
+WORDS = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+ARITHMETIC_SHARE = 0.75
+
+
+def make_tokenizer(folder: Path) -> PreTrainedTokenizerFast:
+    """Byte-level BPE whose merges are the world's words; every other text is spelled in bytes."""
+    core = Tokenizer(models.BPE())
+    core.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Split(Regex(WORDS), behavior="isolated"),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        ]
+    )
+    core.decoder = decoders.ByteLevel()
+    rng = random.Random(0)
+    lines = [f"user\n{i.question} system\nassistant\n{text(i, rng)}" for f in FAMILIES for i in islice(pool(f), 4000)]
+    trainer = trainers.BpeTrainer(
+        vocab_size=1000,
+        min_frequency=50,
+        special_tokens=[],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    core.train_from_iterator(lines, trainer)
+    core.add_special_tokens([AddedToken(s, special=True, normalized=False) for s in SPECIAL])
+    tokenizer = Qwen2TokenizerFast(tokenizer_object=core, eos_token=SPECIAL[2], pad_token=SPECIAL[0], unk_token=None)
+    tokenizer.chat_template = TEMPLATE
+    tokenizer.save_pretrained(folder)
+    return AutoTokenizer.from_pretrained(folder)
+
+
+def pool(family: str) -> Iterator[Item]:
+    """Problems that the embedded model may see: never a task's own."""
+    return items(family, PRETRAIN)
+
+
+def encoded(tokenizer: PreTrainedTokenizerFast, item: Item, answer: str) -> tuple[list[int], int]:
+    """Token ids of a whole conversation, and where the answer begins."""
+    prompt = tokenizer.apply_chat_template(
+        [{"role": "user", "content": item.question}], add_generation_prompt=True, tokenize=False
+    )
+    start = tokenizer(prompt, add_special_tokens=False)["input_ids"]
+    return start + tokenizer(answer, add_special_tokens=False)["input_ids"] + [tokenizer.eos_token_id], len(start)
+
+
+def batches(tokenizer: PreTrainedTokenizerFast, size: int, n_problems: int) -> Iterator[tuple[torch.Tensor, ...]]:
+    """(ids, labels), both (size, longest); padding and prompts carry no loss. Batches are of like lengths."""
+    rng = random.Random(1)
+    n_first = int(n_problems * ARITHMETIC_SHARE)
+    first, second = FAMILIES
+    known = [*islice(pool(first), n_first), *islice(pool(second), n_problems - n_first)]
+    while True:
+        rows = [encoded(tokenizer, item, text(item, rng)) for item in rng.choices(known, k=size * 16)]
+        rows.sort(key=lambda row: len(row[0]))
+        groups = [rows[i : i + size] for i in range(0, len(rows), size)]
+        rng.shuffle(groups)
+        for group in groups:
+            longest = max(len(ids) for ids, _ in group)
+            ids = torch.zeros(size, longest, dtype=torch.long)
+            labels = torch.full((size, longest), -100)
+            for row, (tokens, start) in enumerate(group):
+                ids[row, : len(tokens)] = torch.tensor(tokens)
+                labels[row, start : len(tokens)] = torch.tensor(tokens[start:])
+            yield ids, labels
+
+
+def make_model(tokenizer: PreTrainedTokenizerFast) -> Qwen2ForCausalLM:
+    """Four layers of width 128, tied embeddings, two key-value heads."""
+    torch.manual_seed(0)
+    return Qwen2ForCausalLM(
+        Qwen2Config(
+            vocab_size=len(tokenizer),
+            hidden_size=128,
+            intermediate_size=384,
+            num_hidden_layers=4,
+            num_attention_heads=4,
+            num_key_value_heads=2,
+            max_position_embeddings=512,
+            tie_word_embeddings=True,
+            bos_token_id=None,
+            eos_token_id=tokenizer.eos_token_id,
+            pad_token_id=tokenizer.pad_token_id,
+        )
+    )
+
+
+def train(model: Qwen2ForCausalLM, tokenizer: PreTrainedTokenizerFast, args: argparse.Namespace) -> None:
+    """AdamW with a warm-up and a cosine down to a tenth; a checkpoint every `every` steps."""
+    optimizer = torch.optim.AdamW(model.parameters(), lr=args.lr, weight_decay=0.01, betas=(0.9, 0.98))
+    schedule = torch.optim.lr_scheduler.LambdaLR(
+        optimizer,
+        lambda s: min((s + 1) / 100, 0.1 + 0.45 * (1 + math.cos(math.pi * s / args.steps))),
+    )
+    stream, begun = batches(tokenizer, 64, args.problems), time.time()
+    for step in range(1, args.steps + 1):
+        ids, labels = next(stream)
+        loss = model(input_ids=ids, labels=labels).loss
+        optimizer.zero_grad()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        schedule.step()
+        if step % 50 == 0:
+            print(f"step {step} loss {loss.item():.4f} {time.time() - begun:.0f} s", flush=True)
+        if step % args.every == 0 or step == args.steps:
+            folder = args.out if step == args.steps else args.out.with_name(f"{args.out.name}-{step}")
+            model.save_pretrained(folder)
+            tokenizer.save_pretrained(folder)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--out", type=Path, default=Path("esctl/assets/tiny"))
+    parser.add_argument("--steps", type=int, default=3000)
+    parser.add_argument("--every", type=int, default=10**9, help="keep a checkpoint beside OUT every so many steps")
+    parser.add_argument("--problems", type=int, default=60_000)
+    parser.add_argument("--lr", type=float, default=3e-3)
+    parser.add_argument("--threads", type=int, default=2)
+    args = parser.parse_args()
+    torch.set_num_threads(args.threads)
+    tokenizer = make_tokenizer(args.out)
+    model = make_model(tokenizer)
+    print(f"{len(tokenizer)} tokens, {sum(p.numel() for p in model.parameters()):,} parameters", flush=True)
+    train(model, tokenizer, args)
+
+
+if __name__ == "__main__":
+    main()
