@@ -7,7 +7,7 @@ Version 1
     counter  (block, id mod 2³², id div 2³², 1 + 256·stream), with block = element // 8 and stream 0 for weights
     bits     Philox 4×32-10 of key and counter (Salmon et al. 2011, doi:10.1145/2063384.2063405): four words of 32 bits;
              element e uses half e % 8 of the 128 bits: word (e % 8) // 2, the low 16 bits of a word first
-    value    ε = T[u], u those 16 bits; T[u] = fp32(Φ⁻¹((u + ½)/65536) / rms): a table of unit variance, T[65535-u] = -T[u]
+    value    ε = T[u], u those 16 bits; T[u] = fp32(Φ⁻¹((u + ½)/65536) / rms): unit variance, T[65535-u] = -T[u]
     move     Σ = t₁ + t₂ + … from left to right in fp32, tᵢ = fl(fl32(cᵢ)·T[uᵢ]); the result is fl(center + Σ);
              no multiplication is contracted with an addition; the empty move gives the center
 
@@ -95,7 +95,7 @@ def reference(seed: int, tensor: int, rows: int, cols: int, first: int = 0, stri
     id_low, id_high = np.uint64(tensor & 0xFFFFFFFF), np.uint64(tensor >> 32)
     words = philox((block, id_low, id_high, np.uint64(STREAM_WEIGHTS)), (seed & 0xFFFFFFFF, seed >> 32))
     bits = np.choose(half // 2, words) >> (half % 2 * 16).astype(np.uint64)
-    return table()[bits & np.uint64(0xFFFF)]
+    return np.take(table(), bits & np.uint64(0xFFFF))
 
 
 def reference_write(center: Float32, move: Move, tensor: int, first: int = 0, stride: int | None = None) -> Float32:
@@ -133,10 +133,10 @@ def write(out: Float32, center: Float32, move: Move, tensor: int, first: int = 0
     does not depend on the number of threads, which is the caller's affair (`numba.set_num_threads`). Do not fork after
     a call with 32,768 elements or more: the thread pool does not survive it.
     """
-    assert out.shape == center.shape and out.ndim in (1, 2), (out.shape, center.shape)
+    assert out.shape == center.shape, (out.shape, center.shape)
     cols = center.shape[-1]
     stride = cols if stride is None else stride
-    assert 0 <= first and first + (center.size // max(cols, 1)) * stride <= MAX_ELEMENTS, (first, stride, center.shape)
+    assert first + center.size // max(cols, 1) * stride <= MAX_ELEMENTS, (first, stride, center.shape)
     length = center.size if stride == cols else cols  # whole rows follow each other, so they are one run
     seeds, coefficients = prepare(move)
     kernel = _write_parallel if center.size >= PARALLEL_FROM else _write_serial
@@ -156,7 +156,7 @@ def fingerprint() -> str:
     return digest.hexdigest()
 
 
-@numba.njit(cache=True, nogil=True)  # type: ignore[misc]
+@numba.njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
 def _bits(words: UInt64, block: np.uint64, n_blocks: int, tensor: np.uint64, seed: np.uint64) -> None:
     """Philox of `n_blocks` blocks from number `block` on, into words[2·n_blocks]: two 32-bit words in each.
 
@@ -175,7 +175,7 @@ def _bits(words: UInt64, block: np.uint64, n_blocks: int, tensor: np.uint64, see
         words[2 * j + 1] = (c2 & _LOW) | (c3 << _32)
 
 
-@numba.njit(cache=True, nogil=True)  # type: ignore[misc]
+@numba.njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
 def _span(
     out: Float32,
     center: Float32,

@@ -1,0 +1,295 @@
+"""The fp32 center θ on the host, by canonical name: how it is loaded, moved, staged, and written to files.
+
+Leaves the live weights, and how a canonical tensor maps onto them, to the engines; what a seed means to `noise`.
+"""
+
+import hashlib
+import json
+import math
+import os
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from esctl import faults, noise
+from esctl.errors import EngineError
+from esctl.moves import Move
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+Float32 = NDArray[np.float32]
+Shapes = dict[str, tuple[int, ...]]
+
+# What a folder needs beside weights and config.json; copied byte for byte, so that a tokenizer's hash stays the same.
+COMPANIONS = (
+    "added_tokens.json",
+    "chat_template*",
+    "generation_config.json",
+    "merges.txt",
+    "*.model",
+    "special_tokens_map.json",
+    "tokenizer*",
+    "vocab*",
+)
+# Keys of a config that say a model is more than the dense text decoder whose tensors can be mapped one to one.
+UNSUPPORTED = {
+    "quantization_config": "its weights are quantised",
+    "vision_config": "it is multimodal",
+    "audio_config": "it is multimodal",
+    "num_experts": "it is a mixture of experts",
+    "num_local_experts": "it is a mixture of experts",
+    "n_routed_experts": "it is a mixture of experts",
+}
+FORMAT_NAMES: Final = {"float32": "F32", "bfloat16": "BF16", "float16": "F16"}  # as safetensors spells dtypes
+tensor_id = lru_cache(maxsize=None)(noise.tensor_id)
+
+
+class Center:
+    """θ as one fp32 buffer on the host, and a second one for θ' = fl(θ + Σ probe) where a method stages it.
+
+    The tensors are those that `save_pretrained` writes: tied ones once, no buffers, no padding rows. They lie in the
+    buffer in the order of `names`, which is sorted by code point; so do the bytes of a hash or a file.
+    """
+
+    def __init__(self, shapes: Mapping[str, tuple[int, ...]], probes: bool = False) -> None:
+        self.shapes: Shapes = {name: tuple(shapes[name]) for name in sorted(shapes)}
+        self.names = tuple(self.shapes)
+        self.dim = sum(map(math.prod, self.shapes.values()))
+        self._theta = np.zeros(self.dim, np.float32)
+        self._probe = np.zeros(self.dim, np.float32) if probes else None
+        ends = np.cumsum([math.prod(shape) for shape in self.shapes.values()], dtype=np.int64).tolist()
+        self._spans = dict(zip(self.names, map(slice, [0, *ends[:-1]], ends), strict=True))
+        self._staged = self._theta
+
+    @classmethod
+    def load(cls, model: Path | str, probes: bool = False) -> "Center":
+        """Read a model folder or hub id in fp32; raises EngineError, one line, for what cannot be trained.
+
+        Each tensor of the loaded module is freed when it has been copied, so that the peak is one fp32 copy and the
+        largest tensor.
+        """
+        import torch
+
+        module = _load_module(model)
+        tied = set(module.all_tied_weights_keys)
+        parameters = {n: p for n, p in module.named_parameters(remove_duplicate=False) if n not in tied}
+        center = cls({name: tuple(p.shape) for name, p in parameters.items()}, probes)
+        for name, parameter in parameters.items():
+            center.tensor(name)[...] = parameter.detach().numpy()
+            parameter.data = torch.empty(0)
+        return center
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        """The canonical shape of a tensor."""
+        return self.shapes[name]
+
+    def tensor(self, name: str) -> Float32:
+        """θ's tensor of that name: a view, in its canonical shape."""
+        return self._theta[self._spans[name]].reshape(self.shapes[name])
+
+    def stage(self, move: Move) -> None:
+        """Put θ' = fl(θ + Σ cᵢεᵢ) under the candidates to come; the empty move stages θ itself, without a copy."""
+        self.unstage()
+        if not move.terms:
+            return
+        if self._probe is None:
+            self._probe = np.zeros(self.dim, np.float32)
+        self._write(self._probe, move)
+        self._staged = self._probe
+
+    def unstage(self) -> None:
+        """Put θ under the candidates to come."""
+        self._staged = self._theta
+
+    def candidate(self, name: str, move: Move, out: Float32, first_row: int = 0, rows: int | None = None) -> None:
+        """Write rows [first_row, first_row + rows) of fl(staged + Σ cᵢεᵢ) into `out`, fp32 and C-contiguous.
+
+        A row is one index of the first dimension, so one element of a bias or a norm; rows=None is all the rest.
+        """
+        shape = self.shapes[name]
+        rows = shape[0] - first_row if rows is None else rows
+        width = math.prod(shape[1:])
+        first, size = first_row * width, rows * width
+        assert out.size == size, (name, out.shape, shape, first_row, rows)
+        start = self._spans[name].start + first
+        noise.write(out.reshape(-1, copy=False), self._staged[start : start + size], move, tensor_id(name), first)
+
+    def commit(self, move: Move) -> None:
+        """θ ← fl(θ + Σ cᵢεᵢ) in place, each tensor in one pass; nothing stays staged."""
+        self.unstage()
+        self._write(self._theta, move)
+
+    def _write(self, out: Float32, move: Move) -> None:
+        for name, span in self._spans.items():
+            noise.write(out[span], self._theta[span], move, tensor_id(name))
+
+    def weights_sha256(self) -> str:
+        """SHA-256 over each tensor's name, shape and little-endian fp32 bytes, in the order of `names`."""
+        digest = hashlib.sha256()
+        for name, shape in self.shapes.items():
+            digest.update(f"{name}\0{list(shape)}\0".encode())
+            digest.update(self._theta[self._spans[name]].astype("<f4", copy=False).data)
+        return digest.hexdigest()
+
+    def bytes(self) -> dict[str, int]:
+        """Bytes of fp32 that are held: `center`, and `probe` once it is allocated."""
+        return {"center": self._theta.nbytes, "probe": 0 if self._probe is None else self._probe.nbytes}
+
+    def save(self, path: Path, dtype: str, source: Path | str) -> None:
+        """Write θ as a model folder, cast once to `dtype` (to nearest even), with `source`'s config and tokenizer.
+
+        The folder appears whole or not at all, and replaces one that is there.
+        """
+        origin = model_folder(source)
+        partial = path.with_name(f".{path.name}.partial")
+        shutil.rmtree(partial, ignore_errors=True)
+        partial.mkdir(parents=True)
+        for pattern in COMPANIONS:
+            for file in filter(Path.is_file, origin.glob(pattern)):
+                shutil.copyfile(file, partial / file.name)
+        config = json.loads((origin / "config.json").read_text("utf-8"))
+        config.pop("torch_dtype", None)  # the older name of the same key
+        (partial / "config.json").write_text(json.dumps(config | {"dtype": dtype}, indent=2) + "\n", "utf-8")
+        self._write_safetensors(partial / "model.safetensors", dtype)
+        if path.exists():
+            shutil.rmtree(path)
+        os.replace(partial, path)
+
+    def save_center(self, path: Path) -> None:
+        """Write θ as one fp32 safetensors file, atomically: the file at `path` is the old one or the new one."""
+        partial = path.with_name(f".{path.name}.partial")
+        self._write_safetensors(partial, "float32")
+        faults.reach("mid-checkpoint")
+        os.replace(partial, path)
+        _sync(path.parent)
+
+    def load_center(self, path: Path) -> None:
+        """Replace θ by a file that `save_center` wrote; raises EngineError, θ unchanged, if it holds another model."""
+        from safetensors import SafetensorError, safe_open
+
+        try:
+            with safe_open(path, "numpy") as file:
+                found = {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
+                if found != self.shapes:
+                    names = ", ".join(
+                        sorted(n for n in found.keys() | self.shapes if found.get(n) != self.shapes.get(n))
+                    )
+                    raise EngineError(f"{path}: not a center of this model, it differs in {names}")
+                for name in self.names:
+                    self.tensor(name)[...] = file.get_tensor(name)
+        except (OSError, SafetensorError) as error:
+            raise EngineError(
+                f"{path}: cannot be read as a center ({error}); remove it, checkpoints are optional"
+            ) from None
+        self.unstage()
+
+    def _write_safetensors(self, path: Path, dtype: str) -> None:
+        """Stream the tensors into one file: the library's own writer copies the whole model in memory first."""
+        with path.open("wb") as file:
+            file.write(_safetensors_header(self.shapes, dtype))
+            for data in self._cast(dtype):
+                file.write(data.data)
+            file.flush()
+            os.fsync(file.fileno())
+
+    def _cast(self, dtype: str) -> Iterator[NDArray[np.uint8]]:
+        """The bytes of each tensor in `dtype`, in the order of `names`."""
+        import torch
+
+        target = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}[dtype]
+        for span in self._spans.values():
+            yield torch.from_numpy(self._theta[span]).to(target).view(torch.uint8).numpy()
+
+
+def model_folder(model: Path | str) -> Path:
+    """The local folder of a model: the path itself, or the snapshot of a hub id; EngineError where neither is."""
+    if Path(model).is_dir():
+        return Path(model)
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
+
+    try:
+        return Path(snapshot_download(str(model), allow_patterns=["*.json", "*.safetensors", *COMPANIONS]))
+    except (HFValidationError, HfHubHTTPError, LocalEntryNotFoundError, OSError):
+        raise EngineError(
+            f"model {str(model)!r} is neither a folder nor a hub model that can be fetched or is cached: "
+            "give a folder in Hugging Face format, or unset HF_HUB_OFFLINE"
+        ) from None
+
+
+def _load_module(model: Path | str) -> "PreTrainedModel":
+    """The Transformers module in fp32, after a look at whether it can be trained and whether it is whole."""
+    import torch
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    folder = model_folder(model)
+    if not (folder / "config.json").is_file():
+        raise EngineError(f"model {folder} has no config.json: give a folder in Hugging Face format")
+    try:
+        config = AutoConfig.from_pretrained(folder)
+        _check_supported(folder, config.to_dict())
+        with _quiet_transformers():
+            module, report = AutoModelForCausalLM.from_pretrained(
+                folder, config=config, dtype=torch.float32, output_loading_info=True
+            )
+    except (OSError, ValueError, RuntimeError) as error:
+        reason = str(error).strip().split("\n")[0]
+        raise EngineError(f"model {folder} cannot be loaded as a causal language model: {reason}") from None
+    wrong = sorted(map(str, report["missing_keys"] | report["mismatched_keys"]))
+    if wrong:
+        raise EngineError(f"model {folder} lacks weights for {', '.join(wrong[:3])}: the checkpoint is not complete")
+    if config.tie_word_embeddings and not module.all_tied_weights_keys:
+        raise EngineError(f"model {folder} ties its embeddings by config.json but stores two: correct one of them")
+    return module
+
+
+@contextmanager
+def _quiet_transformers() -> Iterator[None]:
+    """Hold back progress bars and multi-line reports, whose content is raised as an error of one line."""
+    from transformers.utils import logging
+
+    verbosity, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(verbosity)
+        if bars:
+            logging.enable_progress_bar()
+
+
+def _check_supported(folder: Path, config: Mapping[str, object]) -> None:
+    for key, reason in UNSUPPORTED.items():
+        if config.get(key):
+            raise EngineError(f"model {folder} cannot be trained, because {reason} ({key}): use a dense text model")
+
+
+def _safetensors_header(shapes: Shapes, dtype: str) -> bytes:
+    """The length-prefixed JSON that opens a safetensors file, padded so that the data begins on 8 bytes."""
+    size = 4 if dtype == "float32" else 2
+    header: dict[str, object] = {"__metadata__": {"format": "pt"}}
+    begin = 0
+    for name, shape in shapes.items():
+        end = begin + size * math.prod(shape)
+        header[name] = {"dtype": FORMAT_NAMES[dtype], "shape": shape, "data_offsets": [begin, end]}
+        begin = end
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    return len(text).to_bytes(8, "little") + text
+
+
+def _sync(folder: Path) -> None:
+    """Make a rename in `folder` outlive a power cut."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
