@@ -1,0 +1,106 @@
+"""The numbers of a generation, as a pure function of its recorded scores and moves.
+
+Each key is a path, defined in `KEYS`; `metrics.jsonl` can be written again from `scores.jsonl` at any time.
+"""
+
+import math
+from collections.abc import Sequence
+from itertools import groupby
+
+from esctl.methods.shaping import mean
+from esctl.moves import Move
+from esctl.records import Cost, ScoreRecord
+from esctl.replay import drift
+
+KEYS = {
+    "generation": "generations done, this one included",
+    "reward/mean": "mean score of the members of the last round (for ESSAM: around the probe)",
+    "reward/sd": "their population standard deviation: the signal that a step is made of",
+    "reward/max": "the best member",
+    "accuracy/strict": "share of rollouts right in the asked-for format",
+    "accuracy/flexible": "share right by the last number, box or expression",
+    "format/rate": "share in the asked-for format, right or wrong",
+    "truncated/rate": "share cut at max_tokens",
+    "length/mean": "generated tokens per rollout",
+    "probe/reward_mean": "mean score of the first round of a two-round method, around θ",
+    "update/norm": "‖update‖ ≈ √(dim·Σc²)",
+    "drift/norm": "‖θ − θ₀‖ ≈ √(dim·Σc²) over all updates",
+    "candidates/non_finite": "members whose logits were not finite, given the round's lowest score",
+    "cost/rollouts": "training rollouts so far",
+    "cost/generated_tokens": "tokens generated in training so far",
+    "time/seconds": "seconds of this generation: rollouts, grading and weight writes",
+}
+Metrics = dict[str, float]
+
+
+def all_metrics(records: Sequence[ScoreRecord], moves: Sequence[Move], dim: int) -> list[Metrics]:
+    """One entry per finished generation."""
+    groups = [list(group) for _, group in groupby(records, key=lambda r: r.generation)]
+    spent, found = Cost(), list[Metrics]()
+    for number, (group, move) in enumerate(zip(groups, moves, strict=False), 1):
+        spent += cost_of(group, dim)
+        found.append(_one(number, group) | _totals(spent, moves[:number], dim))
+        found[-1]["update/norm"] = move.norm(dim)
+    return found
+
+
+def cost_of(records: Sequence[ScoreRecord], dim: int) -> Cost:
+    """What so many candidates cost; a forward pass is some 2 operations per weight and token."""
+    prompt, generated = sum(r.prompt_tokens for r in records), sum(r.generated_tokens for r in records)
+    seconds = math.fsum(r.seconds for r in records)
+    return Cost(sum(r.rollouts for r in records), prompt, generated, 2.0 * dim * (prompt + generated), seconds)
+
+
+def _totals(spent: Cost, moves: Sequence[Move], dim: int) -> Metrics:
+    return {
+        "drift/norm": drift(moves, dim),
+        "cost/rollouts": spent.rollouts,
+        "cost/generated_tokens": spent.generated_tokens,
+    }
+
+
+def _one(number: int, group: Sequence[ScoreRecord]) -> Metrics:
+    last = [r for r in group if r.round == group[-1].round]
+    first = [r for r in group if r.round != group[-1].round]
+    finite = [r.score for r in last if r.score is not None]
+    centre = mean(finite)
+    share = {key: mean([r.parts[key] for r in last]) for key in last[0].parts}
+    found = {
+        "generation": number,
+        "reward/mean": centre,
+        "reward/sd": math.sqrt(mean([(s - centre) ** 2 for s in finite])),
+        "reward/max": max(finite),
+        "accuracy/strict": share["strict"],
+        "accuracy/flexible": share["flexible"],
+        "format/rate": share["formatted"],
+        "truncated/rate": share["truncated"],
+        "length/mean": share["length"],
+        "candidates/non_finite": sum(r.score is None for r in group),
+        "time/seconds": math.fsum(r.seconds for r in group),
+    }
+    if first:
+        found["probe/reward_mean"] = mean([r.score for r in first if r.score is not None])
+    return found
+
+
+def warnings(metrics: Sequence[Metrics], patience: int = 3) -> list[str]:
+    """What a person should know after the newest generation: no signal, or a collapse of reward or length."""
+    newest, recent = metrics[-1], metrics[-patience:]
+    found = []
+    if len(recent) == patience and all(m["reward/sd"] == 0 for m in recent):
+        level = newest["reward/mean"]
+        found.append(
+            f"no signal: every member scored {level:g} for {patience} generations; raise sigma or ease the task"
+        )
+    if newest["candidates/non_finite"]:
+        found.append(f"{newest['candidates/non_finite']:.0f} members had logits that were not finite; lower sigma")
+    best = max(metrics, key=lambda m: m["reward/mean"])["reward/mean"]
+    if (
+        best > 0.1
+        and newest["reward/mean"] < 0.5 * best
+        and (len(metrics) < 2 or metrics[-2]["reward/mean"] >= 0.5 * best)
+    ):
+        found.append(f"reward fell below half of its best, {newest['reward/mean']:.3f} from {best:.3f}; lower alpha")
+    if newest["length/mean"] < 0.2 * metrics[0]["length/mean"]:
+        found.append("completions are under a fifth of their first length: read samples/ for a degenerate answer")
+    return found

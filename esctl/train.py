@@ -1,0 +1,260 @@
+"""The training loop: ask, roll out, grade, record, tell, commit; and nothing that depends on the method.
+
+Leaves weights to `engines`, steps to `methods`, files to `rundir`, and showing progress to its caller.
+"""
+
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from esctl.batches import batch
+from esctl.engines import Completion, Engine, Sampling
+from esctl.errors import RunError
+from esctl.evaluate import EvalRequest, evaluate, strict_share
+from esctl.experiment import Experiment, Split
+from esctl.faults import reach
+from esctl.grades import Scored, failures, mean_reward, parts, refuse_failures
+from esctl.metrics import Metrics, all_metrics, cost_of, warnings
+from esctl.moves import Round, sample_seed
+from esctl.peak import peak_bytes
+from esctl.records import Cost, EvalRecord, RunRecord, SampleRecord, ScoreRecord
+from esctl.replay import History, latest_checkpoint, replay, usable_scores
+from esctl.rundir import RunDir, append_lines, drop_torn_line
+
+
+@dataclass(frozen=True)
+class GenerationDone:
+    """One generation is recorded and committed."""
+
+    metrics: Metrics
+    generations: int
+    tokens_per_second: float
+    seconds_left: float
+
+
+@dataclass(frozen=True)
+class Evaluated:
+    """One evaluation is stored."""
+
+    record: EvalRecord
+
+
+@dataclass(frozen=True)
+class Notice:
+    """Something a person should know."""
+
+    text: str
+
+
+Event = GenerationDone | Evaluated | Notice
+Report = Callable[[Event], None]
+
+
+class Training:
+    """One run, from its recorded scores to its last generation.
+
+    Everything that decides a weight is a function of the recipe and the recorded scores, so a killed process loses at
+    most the candidate it was evaluating.
+    """
+
+    def __init__(self, experiment: Experiment, run: RunDir, engine: Engine, report: Report) -> None:
+        self.experiment, self.recipe = experiment, experiment.recipe
+        self.run, self.engine, self.report = run, engine, report
+        self.method = experiment.recipe.method
+        self.record = run.read_record()
+        self.train_split = experiment.split(experiment.recipe.task.split)
+        for torn in (run.scores, run.metrics):
+            if drop_torn_line(torn):
+                report(Notice(f"{torn}: dropped a last line that was cut short"))
+        self.scores = run.read_scores()
+        history = replay(self.method, self.recipe.seed, engine.dim, self.scores, run.scores)
+        self.state, self.moves, self.pending = history.state, list(history.moves), list(history.pending)
+        self._catch_up(history)
+
+    def finish(self) -> RunRecord:
+        """Train what is left, keep the weights that `select` asks for, and evaluate them."""
+        self._rewrite_metrics()
+        while self.state.generation < self.recipe.generations:
+            self._evaluate_if_due()
+            self._generation()
+        self._evaluate_if_due()
+        self._keep_weights()
+        return self.record
+
+    def _catch_up(self, history: History) -> None:
+        """Bring the engine from θ₀ to where the recorded scores lead."""
+        start = latest_checkpoint(self.run, len(history.moves))
+        if start is not None:
+            self.engine.load_center(self.run.checkpoint_file(start))
+        for move in history.moves[start or 0 :]:
+            self.engine.commit(move)
+
+    def _generation(self) -> None:
+        generation = self.state.generation
+        problems = batch(self.recipe.seed, generation, self.recipe.prompts, range(len(self.train_split.problems)))
+        chosen = self.train_split.subset(problems)
+        while self.state.generation == generation:
+            records = self._round(self.method.ask(self.state), chosen)
+            self.state, move = self.method.tell(self.state, usable_scores(records))
+        self.engine.commit(move)
+        self.moves.append(move)
+        self._checkpoint_if_due()
+        self._report_generation()
+
+    def _round(self, round_: Round, chosen: Split) -> list[ScoreRecord]:
+        """Evaluate the candidates that no record holds yet; each is recorded before the next begins."""
+        records, self.pending = self.pending, []
+        first, begun, failed = len(records), time.perf_counter(), Counter[str]()
+
+        def on_candidate(index: int, completions: list[list[Completion]]) -> None:
+            nonlocal begun
+            member = first + index
+            reach("mid-candidate")
+            scored = self.experiment.score(chosen.problems, [samples[0] for samples in completions])
+            failed.update(failures(scored))
+            now = time.perf_counter()
+            record = _score_record(round_, member, scored, chosen, now - begun)
+            begun = now
+            self._write_sample(round_, member, scored, chosen)
+            append_lines(self.run.scores, [record], sync=member + 1 == len(round_.candidates))
+            records.append(record)
+
+        rest = replace(round_, candidates=round_.candidates[first:])
+        if rest.candidates:
+            self.engine.rollout(rest, chosen.token_ids, self._sampling(), self._seeds(chosen), on_candidate)
+        self._count_failures(failed, len(rest.candidates) * len(chosen.problems))
+        self.scores += records[first:]
+        return records
+
+    def _sampling(self) -> Sampling:
+        s = self.recipe.sampling
+        return Sampling(s.temperature, s.max_tokens, s.top_p)
+
+    def _seeds(self, chosen: Split) -> list[list[int]] | None:
+        """One token-sampling seed per prompt, equal for all members; none when greedy."""
+        if self.recipe.sampling.temperature == 0:
+            return None
+        return [[sample_seed(self.recipe.seed, self.state.generation, p, 0)] for p in range(len(chosen.problems))]
+
+    def _count_failures(self, failed: Counter[str], samples: int) -> None:
+        if failed:
+            known = Counter(self.record.grader_failures) + failed
+            self._update(grader_failures=dict(known))
+            refuse_failures(failed, samples, self.recipe.grader.max_failures)
+
+    def _write_sample(self, round_: Round, member: int, scored: Sequence[Scored], chosen: Split) -> None:
+        """One rollout per candidate, walking through the prompts: reward hacking is seen by reading."""
+        place = member % len(scored)
+        sample = _sample_record(round_, member, scored[place], chosen, place)
+        append_lines(self.run.sample_file(round_.generation), [sample])
+
+    def _checkpoint_if_due(self) -> None:
+        generation, every = self.state.generation, self.recipe.checkpoint_every
+        if every == 0 or generation % every:
+            return
+        newest = self.run.checkpoint_file(generation)
+        self.engine.save_center(newest)
+        reach("mid-checkpoint")
+        for old in self.run.checkpoints.glob("*.safetensors"):
+            if old != newest:
+                old.unlink()
+
+    def _report_generation(self) -> None:
+        metrics = all_metrics(self.scores, self.moves, self.engine.dim)
+        append_lines(self.run.metrics, metrics[-1:])
+        self._update(generation=self.state.generation, train=cost_of(self.scores, self.engine.dim))
+        seconds, tokens = self.record.train.seconds, self.record.train.generated_tokens
+        left = self.recipe.generations - self.state.generation
+        pace = seconds / self.state.generation
+        self.report(GenerationDone(metrics[-1], self.recipe.generations, tokens / max(seconds, 1e-9), left * pace))
+        for text in warnings(metrics):
+            self.report(Notice(text))
+
+    def _rewrite_metrics(self) -> None:
+        """A kill can leave scores without their metrics; the metrics follow from the scores."""
+        self.run.metrics.unlink(missing_ok=True)
+        append_lines(self.run.metrics, all_metrics(self.scores, self.moves, self.engine.dim))
+
+    def _evaluate_if_due(self) -> None:
+        step, every = self.state.generation, self.recipe.eval.every
+        if every and (step % every == 0 or step == self.recipe.generations):
+            self._evaluate(self.recipe.eval.split, self.recipe.eval.n, step)
+
+    def _evaluate(self, split: str, n: int | None, step: int) -> None:
+        chosen = self.experiment.split(split).first(n)
+        request = EvalRequest(chosen, step, cost_of(self._spent(step), self.engine.dim).rollouts)
+        record = evaluate(self.experiment, self.run, self.engine, request)
+        if record is not None:
+            self._update(eval=sum((e.cost for e in self.run.read_evals()), Cost()))
+            self.report(Evaluated(record))
+
+    def _spent(self, step: int) -> list[ScoreRecord]:
+        return [r for r in self.scores if r.generation < step]
+
+    def _keep_weights(self) -> None:
+        kept = self._kept_generation()
+        if self.record.kept_generation != kept or not self.run.weights.is_dir():
+            self._move_engine_to(kept)
+            self.engine.save(self.run.weights)
+        if self.recipe.eval.final:
+            self._evaluate(self.recipe.eval.final, None, kept)
+        self._update(status="finished", kept_generation=kept)
+
+    def _kept_generation(self) -> int:
+        """`last`, or the first generation with the best strict accuracy on the validation split."""
+        if self.recipe.select == "last":
+            return self.state.generation
+        split = self.recipe.eval.split
+        evals = [e for e in self.run.read_evals() if e.split == split and e.task.name == self.experiment.task.name]
+        if not evals:
+            raise RunError(f"{self.run.evals}: select: best-validation needs an evaluation on {split}")
+        return min(evals, key=lambda e: (-strict_share(e), e.step)).step
+
+    def _move_engine_to(self, generation: int) -> None:
+        if generation == self.state.generation:
+            return
+        center = self.experiment.center()
+        for move in self.moves[:generation]:
+            center.commit(move)
+        kept = self.run.checkpoint_file(generation)
+        center.save_center(kept)
+        self.engine.load_center(kept)
+
+    def _update(self, **changes: object) -> None:
+        self.record = replace(self.record, **changes, peak_bytes=peak_bytes(self.engine, self.record.peak_bytes))
+        self.run.write_record(self.record)
+
+
+def _score_record(round_: Round, member: int, scored: Sequence[Scored], chosen: Split, seconds: float) -> ScoreRecord:
+    finite = all(s.completion.finite for s in scored)
+    return ScoreRecord(
+        generation=round_.generation,
+        round=round_.index,
+        member=member,
+        score=mean_reward(scored) if finite else None,
+        parts=parts(scored),
+        rollouts=len(scored),
+        prompt_tokens=sum(map(len, chosen.token_ids)),
+        generated_tokens=sum(len(s.completion.token_ids) for s in scored),
+        seconds=seconds,
+    )
+
+
+def _sample_record(round_: Round, member: int, scored: Scored, chosen: Split, place: int) -> SampleRecord:
+    problem, grade = chosen.problems[place], scored.grade
+    return SampleRecord(
+        generation=round_.generation,
+        round=round_.index,
+        member=member,
+        problem=problem.id,
+        prompt=chosen.prompts[place].text,
+        completion=scored.completion.text,
+        gold=problem.answer,
+        answer=grade.answer,
+        strict=grade.strict,
+        flexible=grade.flexible,
+        formatted=grade.formatted,
+        truncated=scored.truncated,
+        reward=scored.reward,
+    )
