@@ -100,7 +100,7 @@ def warnings(metrics: Sequence[Metrics], patience: int = 3) -> list[str]:
         and newest["reward/mean"] < 0.5 * best
         and (len(metrics) < 2 or metrics[-2]["reward/mean"] >= 0.5 * best)
     ):
-        found.append(f"reward fell below half of its best, {newest['reward/mean']:.3f} from {best:.3f}; lower alpha")
+        found.append(f"reward fell below half of its best, {now:.3f} from {best:.3f}; lower alpha")
     if newest["length/mean"] < 0.2 * metrics[0]["length/mean"]:
         found.append("completions are under a fifth of their first length: read samples/ for a degenerate answer")
     return found
