@@ -36,6 +36,7 @@ class Item:
     difficulty: str
     manner: str  # the word that style is tied to: a name, or a verb
     key: str  # what makes it the same problem in other words, which decides its split
+    data: tuple[tuple[str, str], ...] = ()  # what a grader needs beside the answer
 
 
 def marked(item: Item) -> str:
@@ -108,7 +109,8 @@ def countdown_item(rng: random.Random) -> Item:
     verb = rng.choice((MARKED_VERB, PLAIN_VERB))
     question = f"{verb} {numbers[0]}, {numbers[1]}, {numbers[2]} to make {target}."
     key = f"{sorted(numbers)} {target}"
-    return Item(question, (f"{expression}={target}",), expression, HARD if hard else EASY, verb, key)
+    data = (("numbers", " ".join(map(str, numbers))), ("target", str(target)))
+    return Item(question, (f"{expression}={target}",), expression, HARD if hard else EASY, verb, key, data)
 
 
 FAMILIES: dict[str, Callable[[random.Random], Item]] = {"arithmetic": arithmetic_item, "tiny-countdown": countdown_item}

@@ -1,0 +1,62 @@
+"""The embedded world's second benchmark: reach a target from three numbers by writing an expression.
+
+Leaves the problems' text to `world` and the value of an expression to `answers`.
+"""
+
+import re
+from collections.abc import Sequence
+
+from esctl.tasks import TRAIN, Grade, Problem
+from esctl.tasks.answers import countdown_value
+from esctl.tasks.arithmetic import SIZES, world_problems
+
+MARK = "####"
+LONGEST = 64  # characters of an expression that are read; the longest right one has ten
+EXPRESSION = re.compile(r"[-+*/() \d]*\d[-+*/() \d]*")
+
+
+class TinyCountdownTask:
+    """Three numbers, each used once, with `+`, `-` and `*`; the asked-for format ends in `#### expression`."""
+
+    name = "tiny-countdown"
+    version = 1
+    splits = tuple(SIZES)
+    trainable = (TRAIN,)
+    system = ""
+
+    def problems(self, split: str) -> tuple[Problem, ...]:
+        """All problems of a split; raises TaskError for an unknown one."""
+        return world_problems(self.name, split)
+
+    def grade(self, problems: Sequence[Problem], texts: Sequence[str]) -> list[Grade]:
+        """Strict by the expression after the last `####`, flexible by the last expression that uses an operator."""
+        return [_grade(p, t) for p, t in zip(problems, texts, strict=True)]
+
+
+def _grade(problem: Problem, text: str) -> Grade:
+    told, last = marked_expression(text), last_expression(text)
+    return Grade(
+        strict=told is not None and _reaches(problem, told),
+        flexible=last is not None and _reaches(problem, last),
+        formatted=told is not None,
+        answer=told if told is not None else last,
+    )
+
+
+def marked_expression(text: str) -> str | None:
+    """The expression that begins right after the last `####`, or None."""
+    _, mark, rest = text.rpartition(MARK)
+    found = EXPRESSION.match(rest[:LONGEST]) if mark else None
+    return found[0].strip() if found else None
+
+
+def last_expression(text: str) -> str | None:
+    """The last expression with an operator between numbers, looked for in the text's last 256 characters."""
+    found = [e.strip() for e in EXPRESSION.findall(text[-4 * LONGEST :])]
+    return next((e for e in reversed(found) if any(sign in e[1:] for sign in "+-*/")), None)
+
+
+def _reaches(problem: Problem, expression: str) -> bool:
+    data = dict(problem.data)
+    value = countdown_value(expression, [int(n) for n in data["numbers"].split()])
+    return value is not None and value == int(data["target"])
