@@ -1,8 +1,11 @@
 """What a task is: problems, how they are asked, and how an answer is graded. Knows no engine and no tokenizer."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Protocol
+
+from esctl.errors import TaskError, UsageError
 
 TRAIN, VALIDATION, TEST = "train", "validation", "test"
 
@@ -46,3 +49,22 @@ class Task(Protocol):
     def grade(self, problems: Sequence[Problem], texts: Sequence[str]) -> list[Grade]:
         """Grade one completion for each problem; never raises on what a model wrote."""
         ...
+
+
+def open_task(name: str, data: Path | None = None) -> Task:
+    """A task by name; raises UsageError for an unknown one. Data is read when problems are asked for."""
+    from esctl.tasks.arithmetic import ArithmeticTask
+    from esctl.tasks.gsm8k import GSM8KTask
+    from esctl.tasks.tiny_countdown import TinyCountdownTask
+
+    embedded: dict[str, Callable[[], Task]] = {"arithmetic": ArithmeticTask, "tiny-countdown": TinyCountdownTask}
+    external: dict[str, Callable[[Path | None], Task]] = {"gsm8k": GSM8KTask}
+    if name in embedded:
+        if data is not None:
+            raise UsageError(f"task.data: {name} makes its own problems; leave --data out")
+        return embedded[name]()
+    if name not in external:
+        raise UsageError(f"task.name: no task {name}; choose {', '.join([*embedded, *external])}")
+    if data is not None and not data.exists():
+        raise TaskError(f"task.data: {data}: no such file or folder")
+    return external[name](data)

@@ -32,8 +32,8 @@ class ArithmeticTask:
 
     name = "arithmetic"
     version = 1
-    splits = tuple(SIZES)
-    trainable = (TRAIN,)
+    splits: tuple[str, ...] = tuple(SIZES)
+    trainable: tuple[str, ...] = (TRAIN,)
     system = ""
 
     def problems(self, split: str) -> tuple[Problem, ...]:

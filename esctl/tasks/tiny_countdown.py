@@ -20,8 +20,8 @@ class TinyCountdownTask:
 
     name = "tiny-countdown"
     version = 1
-    splits = tuple(SIZES)
-    trainable = (TRAIN,)
+    splits: tuple[str, ...] = tuple(SIZES)
+    trainable: tuple[str, ...] = (TRAIN,)
     system = ""
 
     def problems(self, split: str) -> tuple[Problem, ...]:
