@@ -46,7 +46,7 @@ Words = UInt64 | np.uint64
 # Below this many elements a second thread costs more than it saves.
 PARALLEL_FROM = 32768
 # Elements that one task of the parallel kernel writes, and that fit the first-level cache at once; multiples of BLOCK.
-TASK, BATCH = 8192, 512
+TASK, BATCH = 8192, 256
 
 _LOW = np.uint64(0xFFFFFFFF)
 _32 = np.uint64(32)
@@ -140,7 +140,7 @@ def write(out: Float32, center: Float32, move: Move, tensor: int, first: int = 0
     length = center.size if stride == cols else cols  # whole rows follow each other, so they are one run
     seeds, coefficients = prepare(move)
     kernel = _write_parallel if center.size >= PARALLEL_FROM else _write_serial
-    kernel(out.reshape(-1), center.reshape(-1), seeds, coefficients, table(), np.uint64(tensor), first, length, stride)
+    kernel(out.reshape(-1), center.reshape(-1), seeds, coefficients, np.uint64(tensor), first, length, stride)
 
 
 @lru_cache(maxsize=1)
@@ -154,6 +154,10 @@ def fingerprint() -> str:
             write(out, out, step, tensor_id(name), first)
         digest.update(out.astype("<f4").tobytes())
     return digest.hexdigest()
+
+
+# A global array is a constant to numba: LLVM then knows that no store changes it, and reads it by vector gathers.
+_VALUES = table()
 
 
 @numba.njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
@@ -181,7 +185,6 @@ def _span(
     center: Float32,
     seeds: UInt64,
     coefficients: Float32,
-    values: Float32,
     tensor: np.uint64,
     element: int,
 ) -> None:
@@ -199,10 +202,10 @@ def _span(
             drawn = halves[skip : skip + n]
             if t == 0:
                 for i in range(n):
-                    total[i] = coefficient * values[drawn[i]]
+                    total[i] = coefficient * _VALUES[drawn[i]]
             else:
                 for i in range(n):
-                    total[i] += coefficient * values[drawn[i]]
+                    total[i] += coefficient * _VALUES[drawn[i]]
         # `out` may be `center`: two loops, so that neither reads what it writes and both become vector code.
         for i in range(n):
             total[i] = center[begin + i] + total[i]
@@ -215,7 +218,6 @@ def _rows(
     center: Float32,
     seeds: UInt64,
     coefficients: Float32,
-    values: Float32,
     tensor: np.uint64,
     first: int,
     length: int,
@@ -232,7 +234,7 @@ def _rows(
         begin = row * length + part * TASK
         end = min(begin + TASK, (row + 1) * length)
         element = first + row * stride + part * TASK
-        _span(out[begin:end], center[begin:end], seeds, coefficients, values, tensor, element)
+        _span(out[begin:end], center[begin:end], seeds, coefficients, tensor, element)
 
 
 _write_serial = numba.njit(cache=True, nogil=True)(_rows)
