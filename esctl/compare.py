@@ -1,4 +1,4 @@
-"""Rows from run directories: scores beside costs, an interval on every accuracy, and refusal where numbers differ in kind.
+"""Rows from run directories: scores beside costs, an interval on every accuracy, and no numbers that differ in kind.
 
 Reads `run.json`, `recipe.yaml` and `evals/` only: no torch, so it runs on any laptop.
 """

@@ -140,7 +140,7 @@ class Training:
     def _count_failures(self, failed: Counter[str], samples: int) -> None:
         if failed:
             known = Counter(self.record.grader_failures) + failed
-            self._update(grader_failures=dict(known))
+            self._write(replace(self.record, grader_failures=dict(known)))
             refuse_failures(failed, samples, self.recipe.grader.max_failures)
 
     def _write_sample(self, round_: Round, member: int, scored: Sequence[Scored], chosen: Split) -> None:
@@ -163,7 +163,7 @@ class Training:
     def _report_generation(self) -> None:
         metrics = all_metrics(self.scores, self.moves, self.engine.dim)
         append_lines(self.run.metrics, metrics[-1:])
-        self._update(generation=self.state.generation, train=cost_of(self.scores, self.engine.dim))
+        self._write(replace(self.record, generation=self.state.generation, train=cost_of(self.scores, self.engine.dim)))
         seconds, tokens = self.record.train.seconds, self.record.train.generated_tokens
         left = self.recipe.generations - self.state.generation
         pace = seconds / self.state.generation
@@ -186,7 +186,7 @@ class Training:
         request = EvalRequest(chosen, step, cost_of(self._spent(step), self.engine.dim).rollouts)
         record = evaluate(self.experiment, self.run, self.engine, request)
         if record is not None:
-            self._update(eval=sum((e.cost for e in self.run.read_evals()), Cost()))
+            self._write(replace(self.record, eval=sum((e.cost for e in self.run.read_evals()), Cost())))
             self.report(Evaluated(record))
 
     def _spent(self, step: int) -> list[ScoreRecord]:
@@ -199,7 +199,7 @@ class Training:
             self.engine.save(self.run.weights)
         if self.recipe.eval.final:
             self._evaluate(self.recipe.eval.final, None, kept)
-        self._update(status="finished", kept_generation=kept)
+        self._write(replace(self.record, status="finished", kept_generation=kept))
 
     def _kept_generation(self) -> int:
         """`last`, or the first generation with the best strict accuracy on the validation split."""
@@ -221,8 +221,8 @@ class Training:
         center.save_center(kept)
         self.engine.load_center(kept)
 
-    def _update(self, **changes: object) -> None:
-        self.record = replace(self.record, **changes, peak_bytes=peak_bytes(self.engine, self.record.peak_bytes))
+    def _write(self, record: RunRecord) -> None:
+        self.record = replace(record, peak_bytes=peak_bytes(self.engine, record.peak_bytes))
         self.run.write_record(self.record)
 
 

@@ -93,6 +93,10 @@ class Engine(Protocol):
         """SHA-256 over the live weights, in canonical order: what the matrix products read."""
         ...
 
+    def center_sha256(self) -> str:
+        """SHA-256 of θ in fp32: equal for equal weights under every engine and serving dtype."""
+        ...
+
     def tensor_bytes(self) -> Mapping[str, int]:
         """Bytes that training holds, by purpose: weights, center, probe, scratch, kv."""
         ...

@@ -21,11 +21,20 @@ NAMED = {"none": "", "gsm8k": GSM8K_PROMPT, "math": MATH_PROMPT}
 Message = dict[str, str]
 
 
+class Backend(Protocol):
+    """The tokenizers library's object within."""
+
+    def to_str(self) -> str:
+        """Vocabulary and rules, as JSON."""
+        ...
+
+
 class Tokenizer(Protocol):
     """What is used of a transformers tokenizer."""
 
     chat_template: str | None
     bos_token: str | None
+    backend_tokenizer: "Backend"
 
     def apply_chat_template(
         self, conversation: list[Message], *, tokenize: bool, add_generation_prompt: bool, **switches: bool | int | str
