@@ -3,7 +3,6 @@
 import hashlib
 import json
 import math
-from itertools import pairwise
 from pathlib import Path
 
 import numba
@@ -287,7 +286,5 @@ def test_member_seeds_are_distinct_over_a_million_draws():
 
 
 def test_run_seeds_generations_rounds_and_members_all_count():
-    seeds = [
-        member_seed(*a) for a in ((0, 0, 0, 0), (1, 0, 0, 0), (0, 1, 0, 0), (0, 0, 1, 0), (0, 0, 0, 1), (-1, 0, 0, 0))
-    ]
-    assert all(a != b for a, b in pairwise(sorted(seeds)))
+    arguments = ((0, 0, 0, 0), (1, 0, 0, 0), (0, 1, 0, 0), (0, 0, 1, 0), (0, 0, 0, 1), (-1, 0, 0, 0))
+    assert len({member_seed(*a) for a in arguments}) == len(arguments)
