@@ -87,6 +87,11 @@ class Experiment:
             self._splits[name] = Split(name, problems, prompts)
         return self._splits[name]
 
+    @property
+    def opened(self) -> tuple[str, ...]:
+        """The splits rendered so far."""
+        return tuple(self._splits)
+
     @cached_property
     def shots(self) -> tuple[Problem, ...]:
         """Solved examples for the prompt: the first of the split that may be trained on."""
@@ -139,7 +144,7 @@ class Experiment:
 
 
 def find_model(name: str) -> Path | str:
-    """ "embedded", a folder, a run directory (its weights), or a hub id; raises UsageError for a path that is none."""
+    """Where a model is: embedded, a folder, a run directory (its weights), or a hub id; UsageError where it is not."""
     if name == EMBEDDED:
         return tiny_model_path()
     path = Path(name)

@@ -44,13 +44,12 @@ class RunDir:
         """Whether a run was begun here."""
         return self.record.is_file()
 
-    def create(self) -> None:
-        """Make the directory; refuses one that holds anything but an abandoned lock."""
+    def refuse_used(self) -> None:
+        """Refuse a directory that holds anything but an abandoned lock."""
         if self.path.is_file():
             raise RunError(f"{self.path}: is a file; choose a directory with --run")
         if self.path.is_dir() and any(p.name != ".lock" for p in self.path.iterdir()):
             raise RunError(f"{self.path}: is in use; continue it with --resume, or choose another with --run")
-        self.path.mkdir(parents=True, exist_ok=True)
 
     @contextmanager
     def lock(self) -> Iterator[None]:

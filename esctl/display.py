@@ -1,0 +1,83 @@
+"""How progress looks: a live line on a terminal, plain lines when piped. Prints only to the console it is given."""
+
+from types import TracebackType
+from typing import Self
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from esctl.evaluate import strict_share
+from esctl.records import EvalRecord
+from esctl.stats import wilson
+from esctl.train import Evaluated, Event, GenerationDone, Notice
+
+
+class TrainingDisplay:
+    """Shows the events of one training run on standard error."""
+
+    def __init__(self, console: Console, label: str) -> None:
+        self.console, self.label = console, label
+        self._bar = Progress(
+            TextColumn("[bold]{task.description}"),
+            BarColumn(bar_width=24),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[state]}"),
+            TimeElapsedColumn(),
+            console=console,
+            disable=not console.is_terminal,
+        )
+        self._task = self._bar.add_task(label, total=None, state="loading the model")
+
+    def __enter__(self) -> Self:
+        self._bar.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._bar.stop()
+
+    def __call__(self, event: Event) -> None:
+        match event:
+            case GenerationDone():
+                self._generation(event)
+            case Evaluated(record):
+                self.console.print(f"{self.label}  {eval_line(record)}", highlight=False, soft_wrap=True)
+            case Notice(text):
+                self.console.print(f"{self.label}  note: {text}", style="yellow", highlight=False, soft_wrap=True)
+
+    def _generation(self, event: GenerationDone) -> None:
+        done, state = int(event.metrics["generation"]), generation_line(event)
+        self._bar.update(self._task, total=event.generations, completed=done, state=state)
+        if not self.console.is_terminal:
+            line = f"{self.label}  generation {done}/{event.generations}  {state}"
+            self.console.print(line, highlight=False, soft_wrap=True)
+
+
+def generation_line(event: GenerationDone) -> str:
+    """Reward with its spread, accuracies and format side by side, pace and time left."""
+    m = event.metrics
+    return (
+        f"reward {m['reward/mean']:.3f} ± {m['reward/sd']:.3f}  strict {m['accuracy/strict']:.3f}"
+        f"  flexible {m['accuracy/flexible']:.3f}  format {m['format/rate']:.3f}"
+        f"  {event.tokens_per_second:,.0f} tok/s  {duration(event.seconds_left)} left"
+    )
+
+
+def eval_line(record: EvalRecord) -> str:
+    """One evaluation in one line: strict accuracy with its Wilson interval, flexible, format."""
+    p = record.problems
+    n = sum(p.n)
+    strict = wilson(sum(p.strict), n)
+    return (
+        f"{record.task.name} {record.split} at generation {record.step}: strict {100 * strict_share(record):.1f} %"
+        f" ({100 * strict.low:.1f}–{100 * strict.high:.1f}), flexible {100 * sum(p.flexible) / n:.1f} %,"
+        f" format {100 * sum(p.formatted) / n:.1f} %, {len(p.id)} problems"
+    )
+
+
+def duration(seconds: float) -> str:
+    """Seconds as a person says them."""
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes:02d} min" if hours else f"{minutes} min {rest:02d} s" if minutes else f"{rest} s"

