@@ -37,13 +37,16 @@ SCALES = {"hundred": 10**2, "thousand": 10**3, "million": 10**6, "billion": 10**
 MINUS = "-\u2212\u2013"
 CURRENCY = "$€£¥₹"
 CLOSING = ")]}%.'\"" + CURRENCY  # after one of these, or a word, a dash joins two numbers: "3-5", "$3-$5", "50%-60%"
+NOTHING = re.compile(r"\s*")
 MARK = "####"
 # What may stand between the mark and its number, and a sign that belongs to it even with a space: "#### **- $7**".
-LEAD = re.compile(rf"[\s*_`(\[{CURRENCY}\\]{{0,12}}(?P<sign>[-+\u2212\u2013]?)[\s{CURRENCY}\\*]{{0,4}}")
+LEAD = re.compile(
+    rf"(?:[\s*_`(\[{CURRENCY}]|\\[$(\[]){{0,12}}(?P<sign>[-+\u2212\u2013]?)(?:[\s*{CURRENCY}]|\\\$){{0,4}}"
+)
 # After a number and its separators, more digits make it another number: "#### 3,14" is neither 3 nor 14.
 CUT_SHORT = re.compile(r"[.,:][0-9]|[0-9]")
 # What may stand around a number that is a whole answer: currency, percent, degrees, a unit, a trailing dot.
-BEFORE = re.compile(rf"[\s*_`{CURRENCY}\\]{{0,8}}[-+\u2212\u2013]?[\s{CURRENCY}\\]{{0,4}}")
+BEFORE = re.compile(rf"(?:[\s*_`{CURRENCY}]|\\\$){{0,8}}[-+\u2212\u2013]?(?:[\s{CURRENCY}]|\\\$){{0,4}}")
 AFTER = re.compile(
     r"[\s*_`]{0,8}(?:\\?%|°|(?:\^\s?\{?\s?\\circ\s?\}?)|percent|degrees?)?[\s.*_`$]{0,8}"
     r"|\s?(?:[kcm]?m|[km]?g|m?l|mph|kph|lbs?|oz|ft|in|[ap]m|cents?|dollars?)\.?"
@@ -105,18 +108,23 @@ def same_number(a: str, b: str) -> bool:
 
 def number(text: str) -> Fraction | None:
     """The exact value of a text that is one number with its currency, unit or percent sign, or None. 50% is 50."""
-    return _number(text) if len(text) <= LONGEST else None
+    return _number(text, AFTER) if len(text) <= LONGEST else None
+
+
+def bare_number(text: str) -> Fraction | None:
+    """The exact value of a text that is one number and nothing else, where letters may be variables: "3m" is none."""
+    return _number(text, NOTHING) if len(text) <= LONGEST else None
 
 
 @lru_cache(maxsize=65536)
-def _number(text: str) -> Fraction | None:
+def _number(text: str, ending: re.Pattern[str]) -> Fraction | None:
     """Cached because golds and answers come again with every member of a population."""
     before = BEFORE.match(text)
     found = NUMBER.match(text, before.end()) if before else None
     if found is None or before is None:
         return None
     scale, value = _scale(text, found), _value(found)
-    after = AFTER.fullmatch(text, scale[1])
+    after = ending.fullmatch(text, scale[1])
     if after is None or value is None:
         return None
     negative = any(sign in before[0] for sign in MINUS)
