@@ -84,9 +84,7 @@ def train(
     seed: Annotated[int | None, typer.Option(help="Everything random follows from it.")] = None,
     sets: Sets = None,
     resume: Annotated[bool, typer.Option("--resume", help="Continue an interrupted run.")] = False,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Print recipe, first prompt and cost; train nothing.")
-    ] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print recipe, prompt and cost; train nothing.")] = False,
 ) -> None:
     """Fine-tune a model. With --method alone: the embedded model on its own task, on any laptop."""
     flags: dict[str, Plain] = {

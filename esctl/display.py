@@ -38,6 +38,7 @@ class TrainingDisplay:
         self._bar.stop()
 
     def __call__(self, event: Event) -> None:
+        """Show one event."""
         match event:
             case GenerationDone():
                 self._generation(event)

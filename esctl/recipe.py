@@ -169,21 +169,24 @@ def parse_recipe(tree: Mapping[str, Plain], where: str, mistakes: Sequence[str] 
 
 def read_recipe_file(source: str) -> tuple[dict[str, Plain], str]:
     """The tree of a recipe file, or of a shipped recipe by name, and what to call it in messages."""
-    path = Path(source)
-    if not path.is_file():
-        shipped = recipes()
-        if source not in shipped:
-            close = difflib.get_close_matches(source, [*shipped], n=1)
-            hint = f"did you mean {close[0]}?" if close else "`esctl recipes ls` lists those that ship"
-            raise UsageError(f"recipe {source}: no such file and no shipped recipe; {hint}")
-        path = shipped[source]
+    path = Path(source) if Path(source).is_file() else find_recipe(source)
     try:
         tree = yaml.safe_load(path.read_text())
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise UsageError(f"{path}: not YAML: {' '.join(str(error).split())}") from None
-    if tree is None or not isinstance(tree, dict):
+    if not isinstance(tree, dict):
         raise UsageError(f"{path}: a recipe is a mapping of keys to values; copy one with `esctl recipes copy`")
     return tree, str(path)
+
+
+def find_recipe(name: str) -> Path:
+    """The file of a shipped recipe."""
+    shipped = recipes()
+    if name not in shipped:
+        close = difflib.get_close_matches(name, [*shipped], n=1)
+        hint = f"did you mean {close[0]}?" if close else "`esctl recipes ls` lists those that ship"
+        raise UsageError(f"recipe {name}: no such file and no shipped recipe; {hint}")
+    return shipped[name]
 
 
 @cache

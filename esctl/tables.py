@@ -42,6 +42,18 @@ def cells(row: Row) -> list[str]:
     ]
 
 
+def terminal(comparison: Comparison) -> str:
+    """Aligned columns for a terminal; plain text, as wide as it needs to be."""
+    rows = [list(HEADERS), *(cells(row) for row in comparison.rows)]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = [
+        "  ".join(c.ljust(w) if i == 0 else c.rjust(w) for i, (c, w) in enumerate(zip(r, widths, strict=True)))
+        for r in rows
+    ]
+    rule = "─" * len(lines[0])
+    return "\n".join([title(comparison), rule, lines[0], rule, *lines[1:], rule, *comparison.notes])
+
+
 def markdown(comparison: Comparison) -> str:
     """A GitHub table with its notes beneath."""
     lines = [_bar(HEADERS), _bar(["---"] * len(HEADERS)), *(_bar(cells(row)) for row in comparison.rows)]

@@ -1,0 +1,52 @@
+"""What a recipe would do and cost, before anything is trained: the recipe, the first prompt, rollouts, memory, replay."""
+
+from esctl.experiment import Experiment
+from esctl.recipe import Recipe, dump_recipe
+
+TERMS_PER_SECOND = 5e8  # noise terms a core writes each second, measured by bench/noise.py; for orders of magnitude
+
+
+def plan_text(recipe: Recipe) -> str:
+    """The dry run, as text for a person; opens the tokenizer and the data, but no weights."""
+    experiment = Experiment(recipe)
+    experiment.check_training()
+    prompt = experiment.split(recipe.task.split).prompts[0]
+    sections = {
+        "recipe": dump_recipe(recipe).rstrip("\n"),
+        f"first prompt ({len(prompt.token_ids)} tokens, sha256 {experiment.prompt_sha256[:12]})": prompt.text,
+        "cost": "\n".join(f"{key:22}{value}" for key, value in costs(experiment).items()),
+    }
+    return "\n\n".join(f"── {name}\n{text}" for name, text in sections.items())
+
+
+def costs(experiment: Experiment) -> dict[str, str]:
+    """Upper bounds: every rollout may run to max_tokens."""
+    recipe = experiment.recipe
+    dim, per_generation = dimension(experiment), sum(recipe.method.rounds)
+    rollouts = recipe.generations * per_generation * recipe.prompts
+    prompts = experiment.split(recipe.task.split).prompts
+    prompt_tokens = round(rollouts * sum(len(p.token_ids) for p in prompts) / len(prompts))
+    n_evals = recipe.generations // recipe.eval.every + 1 if recipe.eval.every else 0
+    final = len(experiment.split(recipe.eval.final).problems) if recipe.eval.final else 0
+    terms = recipe.generations * recipe.method.rounds[-1] * dim
+    buffers = 1 + (len(recipe.method.rounds) > 1)
+    return {
+        "weights": f"{dim:,}",
+        "generations": f"{recipe.generations:,} of {per_generation} candidates × {recipe.prompts} prompts",
+        "training rollouts": f"{rollouts:,}",
+        "evaluation rollouts": f"{n_evals * recipe.eval.n + final:,}",
+        "prompt tokens": f"{prompt_tokens:,}",
+        "generated tokens": f"at most {rollouts * recipe.sampling.max_tokens:,}",
+        "host memory": f"{4 * dim * buffers / 2**30:.2f} GiB of fp32 center, beside the served weights and the KV cache",
+        "replay": f"{terms:.1e} noise terms, some {terms / TERMS_PER_SECOND:,.0f} s on one core without checkpoints",
+    }
+
+
+def dimension(experiment: Experiment) -> int:
+    """Number of weights, from the config alone: parameters on the meta device, tied ones once."""
+    import torch
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    with torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(experiment.model))
+    return sum(p.numel() for p in model.parameters())
