@@ -1,0 +1,47 @@
+"""Weights of any generation, rebuilt from the recipe and the recorded scores: no engine, no training."""
+
+from pathlib import Path
+
+from esctl import noise
+from esctl.engines.center import Center
+from esctl.errors import RunError, UsageError
+from esctl.experiment import find_model
+from esctl.records import NoiseRecord
+from esctl.replay import latest_checkpoint, replay
+from esctl.rundir import RunDir
+from esctl.session import read_recipe
+
+DTYPES = ("float32", "bfloat16", "float16")
+
+
+def export_step(run: RunDir, step: int, target: Path, dtype: str) -> None:
+    """Write θ after `step` generations as a model folder; raises where the run, base or noise is not the recorded one."""
+    if dtype not in DTYPES:
+        raise UsageError(f"--dtype {dtype}: choose {', '.join(DTYPES)}")
+    if target.exists() and (not target.is_dir() or any(target.iterdir())):
+        raise UsageError(f"{target}: exists; choose a new folder")
+    center_at(run, step).save(target, dtype, find_model(read_recipe(run).model))
+
+
+def center_at(run: RunDir, step: int) -> Center:
+    """θ after `step` generations, bit for bit as training had it: from the newest checkpoint before it, or from θ₀."""
+    record, recipe = run.read_record(), read_recipe(run)
+    now = NoiseRecord(noise.VERSION, noise.fingerprint())
+    if record.noise != now:
+        raise RunError(f"{run.path}: its seeds mean noise {record.noise}, but here {now}; use the esctl that wrote it")
+    history = replay(recipe.method, recipe.seed, record.dim, run.read_scores(), run.scores)
+    if not 0 <= step <= len(history.moves):
+        raise UsageError(f"--step {step}: {run.path} has generations 0 to {len(history.moves)}")
+    center = Center.load(find_model(recipe.model))
+    found = center.weights_sha256()
+    if found != record.base.weights_sha256:
+        raise RunError(
+            f"{run.path}: {recipe.model} has weights {found[:12]}, not the recorded {record.base.weights_sha256[:12]};"
+            " restore the base model"
+        )
+    start = latest_checkpoint(run, step)
+    if start is not None:
+        center.load_center(run.checkpoint_file(start))
+    for move in history.moves[start or 0 : step]:
+        center.commit(move)
+    return center
