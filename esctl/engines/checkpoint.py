@@ -1,0 +1,106 @@
+"""What a model folder says beside its weights: where a text ends, how long it may be, how tokens read as text.
+
+Leaves the weights to `center`, and generation to the engines.
+"""
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+import torch
+
+from esctl.engines import Completion, EngineSpec, Sampling, TokenIds
+from esctl.engines.center import check_model
+from esctl.errors import EngineError, UsageError
+
+
+class Decoder(Protocol):
+    """The part of a tokenizer that engines use."""
+
+    def batch_decode(
+        self, sequences: list[list[int]], skip_special_tokens: bool, clean_up_tokenization_spaces: bool
+    ) -> list[str]:
+        """One text per sequence of token ids."""
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """One reading of a folder for every engine, so that equal tokens are equal completions."""
+
+    folder: Path
+    decoder: Decoder
+    stop_ids: frozenset[int]  # every token that any of the folder's files calls an end
+    context: int  # tokens of prompt and completion together
+    kv_elements: int  # keys and values of one token, over all layers
+
+    @classmethod
+    def open(cls, spec: EngineSpec) -> "Checkpoint":
+        """Read the folder; raises EngineError or UsageError, one line each, before any weight is read."""
+        from transformers import AutoTokenizer
+
+        folder, config = check_model(spec.model)
+        text = config.get_text_config()
+        limit = text.max_position_embeddings
+        if spec.max_model_len is not None and spec.max_model_len > limit:
+            raise UsageError(f"max_model_len {spec.max_model_len}: the model in {folder} takes {limit} tokens at most")
+        try:
+            tokenizer = AutoTokenizer.from_pretrained(folder)
+        except (OSError, ValueError) as error:
+            reason = str(error).strip().split("\n")[0]
+            raise EngineError(f"model {folder} has no tokenizer that can be loaded ({reason}): add its files") from None
+        stops = set(_end_tokens(folder)) | ({tokenizer.eos_token_id} - {None})
+        heads = text.num_key_value_heads or text.num_attention_heads
+        head_size = text.to_dict().get("head_dim") or text.hidden_size // text.num_attention_heads
+        elements = 2 * text.num_hidden_layers * heads * head_size
+        return cls(folder, tokenizer, frozenset(stops), spec.max_model_len or limit, elements)
+
+    def room(self, prompts: Sequence[TokenIds], wanted: int) -> list[int]:
+        """New tokens that each prompt leaves room for, `wanted` at most; EngineError for one that leaves none."""
+        for index, prompt in enumerate(prompts):
+            if not 0 < len(prompt) < self.context:
+                raise EngineError(
+                    f"prompt {index} has {len(prompt)} tokens, and the model takes 1 to {self.context - 1} "
+                    "before it can answer: leave the prompt out, or raise max_model_len"
+                )
+        return [min(wanted, self.context - len(prompt)) for prompt in prompts]
+
+    def completions(
+        self, tokens: Sequence[Sequence[int]], finite: Sequence[bool], sampling: Sampling
+    ) -> list[Completion]:
+        """Tokens read as text: the ending token belongs to `token_ids` and not to `text`."""
+        ended = [not sampling.ignore_eos and bool(row) and row[-1] in self.stop_ids for row in tokens]
+        bodies = [list(row[:-1] if end else row) for row, end in zip(tokens, ended, strict=True)]
+        texts = self.decoder.batch_decode(bodies, skip_special_tokens=True, clean_up_tokenization_spaces=False)
+        return [
+            Completion(text, tuple(row), "stop" if end else "length", ok)
+            for text, row, end, ok in zip(texts, tokens, ended, finite, strict=True)
+        ]
+
+
+def serving_dtype(spec: EngineSpec) -> torch.dtype:
+    """`auto` is fp32 on a CPU, and bf16 on a GPU that has it."""
+    if spec.dtype == "auto":
+        if not torch.cuda.is_available():
+            return torch.float32
+        return torch.bfloat16 if torch.cuda.is_bf16_supported() else torch.float16
+    return {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}[spec.dtype]
+
+
+def dtype_name(dtype: torch.dtype) -> str:
+    """`float32` of torch.float32."""
+    return str(dtype).removeprefix("torch.")
+
+
+def grouped(flat: Sequence[Completion], sizes: Sequence[int]) -> list[list[Completion]]:
+    """[prompt][sample] of one flat list and the number of samples of each prompt."""
+    rows: Iterator[Completion] = iter(flat)
+    return [[next(rows) for _ in range(size)] for size in sizes]
+
+
+def _end_tokens(folder: Path) -> Iterator[int]:
+    for name in ("config.json", "generation_config.json"):
+        if (folder / name).is_file():
+            ends: int | list[int] | None = json.loads((folder / name).read_text("utf-8")).get("eos_token_id")
+            yield from [] if ends is None else [ends] if isinstance(ends, int) else ends
