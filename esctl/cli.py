@@ -91,7 +91,7 @@ def train(
         "method.kind": method, "model": model, "task.name": task, "task.data": data, "engine.kind": engine,
         "generations": generations, "label": label, "seed": seed,
     }  # fmt: skip
-    given = {key: value for key, value in flags.items() if value is not None}
+    given: dict[str, Plain] = {key: value for key, value in flags.items() if value is not None}
     wanted = _recipe(recipe, given, sets or [], run if resume else None)
     folder = run or default_run(wanted)
     if dry_run:

@@ -5,6 +5,7 @@ import os
 import platform
 import sys
 
+from esctl.engines import vllm_installed
 from esctl.session import version
 
 # What each optional part is for, and the extra that brings it.
@@ -32,7 +33,7 @@ def diagnosis() -> str:
         found = importlib.util.find_spec(module) is not None
         state = version(module) or version(f"{module}-cpu") or "installed"
         lines.append(f"{module:13} {state if found else f'not installed: {purpose}; pip install esctl-lm[{extra}]'}")
-    fast = importlib.util.find_spec("vllm") is not None
+    engine = "vllm" if vllm_installed() else "transformers: everything works, rollouts are slower"
     lines.append(
         f"engine        auto means {'vllm' if fast else 'transformers: everything works, rollouts are slower'}"
     )

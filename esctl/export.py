@@ -15,7 +15,7 @@ DTYPES = ("float32", "bfloat16", "float16")
 
 
 def export_step(run: RunDir, step: int, target: Path, dtype: str) -> None:
-    """Write θ after `step` generations as a model folder; raises where the run, base or noise is not the recorded one."""
+    """Write θ after `step` generations as a model folder; raises where run, base or noise is not the recorded one."""
     if dtype not in DTYPES:
         raise UsageError(f"--dtype {dtype}: choose {', '.join(DTYPES)}")
     if target.exists() and (not target.is_dir() or any(target.iterdir())):

@@ -1,4 +1,4 @@
-"""What a recipe would do and cost, before anything is trained: the recipe, the first prompt, rollouts, memory, replay."""
+"""What a recipe would do and cost, before anything is trained: recipe, first prompt, rollouts, memory, replay."""
 
 from esctl.experiment import Experiment
 from esctl.recipe import Recipe, dump_recipe
@@ -37,7 +37,7 @@ def costs(experiment: Experiment) -> dict[str, str]:
         "evaluation rollouts": f"{n_evals * recipe.eval.n + final:,}",
         "prompt tokens": f"{prompt_tokens:,}",
         "generated tokens": f"at most {rollouts * recipe.sampling.max_tokens:,}",
-        "host memory": f"{4 * dim * buffers / 2**30:.2f} GiB of fp32 center, beside the served weights and the KV cache",
+        "host memory": f"{4 * dim * buffers / 2**30:.2f} GiB of fp32 center, beside served weights and KV cache",
         "replay": f"{terms:.1e} noise terms, some {terms / TERMS_PER_SECOND:,.0f} s on one core without checkpoints",
     }
 

@@ -25,7 +25,7 @@ def summary(run: RunDir, record: RunRecord) -> str:
         f"{run.path}: {record.label} ({record.method}) on {record.base.name}, seed {record.seed}, {record.status}",
         f"  {record.generation} generations, {cost.rollouts:,} rollouts, {cost.generated_tokens:,} tokens,"
         f" {duration(cost.seconds)}, {cost.flops:.1e} FLOPs",
-        f"  peak {peak.host / MEBI:,.0f} MiB host, {peak.device / MEBI:,.0f} MiB device, KV cache {peak.kv / MEBI:,.0f} MiB",
+        f"  peak MiB: {peak.host / MEBI:,.0f} host, {peak.device / MEBI:,.0f} device, {peak.kv / MEBI:,.0f} KV cache",
         f"  {record.engine}",
     ]
     if record.kept_generation is not None:
@@ -50,5 +50,6 @@ def sample_text(sample: SampleRecord) -> str:
     """One rollout with its verdict."""
     verdict = "right" if sample.strict else "right by the last number only" if sample.flexible else "wrong"
     marks = [verdict, *(["cut off"] if sample.truncated else []), *([] if sample.formatted else ["not in the format"])]
-    head = f"── generation {sample.generation}, round {sample.round}, member {sample.member}, {sample.problem}"
-    return f"{head}: {', '.join(marks)}, reward {sample.reward:g}, gold {sample.gold}\n{sample.prompt}{sample.completion}\n"
+    place = f"generation {sample.generation}, round {sample.round}, member {sample.member}, {sample.problem}"
+    head = f"── {place}: {', '.join(marks)}, reward {sample.reward:g}, gold {sample.gold}"
+    return f"{head}\n{sample.prompt}{sample.completion}\n"
