@@ -161,11 +161,11 @@ _VALUES = table()
 
 
 @numba.njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
-def _bits(words: UInt64, block: np.uint64, n_blocks: int, tensor: np.uint64, seed: np.uint64) -> None:
-    """Philox of `n_blocks` blocks from number `block` on, into words[2·n_blocks]: two 32-bit words in each.
+def _bits(words: NDArray[np.uint32], block: np.uint64, n_blocks: int, tensor: np.uint64, seed: np.uint64) -> None:
+    """Philox of `n_blocks` blocks from number `block` on, into words[4·n_blocks].
 
-    Every lane is 64 bits wide, so that LLVM turns the loop over blocks into vector multiplications; what overflows the
-    low half is masked where it would count.
+    Every lane is 64 bits wide, so that LLVM turns the loop over blocks into vector multiplications; the high halves
+    hold what overflowed, and are masked where they would count.
     """
     for j in range(n_blocks):
         c0, c1 = block + np.uint64(j), tensor
@@ -175,8 +175,8 @@ def _bits(words: UInt64, block: np.uint64, n_blocks: int, tensor: np.uint64, see
             p, q = (c0 & _LOW) * _M0, (c2 & _LOW) * _M1
             c0, c1, c2, c3 = (q >> _32) ^ c1 ^ k0, q, (p >> _32) ^ c3 ^ k1, p
             k0, k1 = k0 + _W0, k1 + _W1
-        words[2 * j] = (c0 & _LOW) | (c1 << _32)
-        words[2 * j + 1] = (c2 & _LOW) | (c3 << _32)
+        words[4 * j], words[4 * j + 1] = np.uint32(c0), np.uint32(c1)
+        words[4 * j + 2], words[4 * j + 3] = np.uint32(c2), np.uint32(c3)
 
 
 @numba.njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
@@ -189,7 +189,7 @@ def _span(
     element: int,
 ) -> None:
     """Write one contiguous span whose first element has the number `element`, a batch that fits the cache at a time."""
-    words = np.empty(2 * (BATCH // BLOCK + 1), np.uint64)
+    words = np.empty(4 * (BATCH // BLOCK + 1), np.uint32)
     halves = words.view(np.uint16)  # little-endian: half h of a block is element h
     total = np.empty(BATCH, np.float32)
     for begin in range(0, len(out), BATCH):
