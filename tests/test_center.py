@@ -265,8 +265,8 @@ def _untie(tensors):
     ("config", "change", "says"),
     [
         ({"quantization_config": {"quant_method": "fp8"}}, None, "quantised"),
-        ({"model_type": "no-such-model"}, None, "cannot be loaded"),
-        ({"model_type": "t5"}, None, "cannot be loaded"),
+        ({"model_type": "no-such-model"}, None, "config.json that cannot be read"),
+        ({"model_type": "t5"}, None, "not a causal language model"),
         ({"model_type": "qwen2_moe", "num_experts": 4}, None, "mixture of experts"),
         ({}, _forget_norm, "lacks weights for model.norm.weight"),
         ({}, _untie, "ties its embeddings"),
