@@ -34,9 +34,7 @@ def diagnosis() -> str:
         state = version(module) or version(f"{module}-cpu") or "installed"
         lines.append(f"{module:13} {state if found else f'not installed: {purpose}; pip install esctl-lm[{extra}]'}")
     engine = "vllm" if vllm_installed() else "transformers: everything works, rollouts are slower"
-    lines.append(
-        f"engine        auto means {'vllm' if fast else 'transformers: everything works, rollouts are slower'}"
-    )
+    lines.append(f"engine        auto means {engine}")
     threads = os.environ.get("OMP_NUM_THREADS")
     lines.append(f"threads       OMP_NUM_THREADS is {threads or 'not set: each process takes every core'}")
     return "\n".join(lines)

@@ -154,6 +154,7 @@ class Training:
         if every == 0 or generation % every:
             return
         newest = self.run.checkpoint_file(generation)
+        newest.parent.mkdir(exist_ok=True)
         self.engine.save_center(newest)
         reach("mid-checkpoint")
         for old in self.run.checkpoints.glob("*.safetensors"):
@@ -218,6 +219,7 @@ class Training:
         for move in self.moves[:generation]:
             center.commit(move)
         kept = self.run.checkpoint_file(generation)
+        kept.parent.mkdir(exist_ok=True)
         center.save_center(kept)
         self.engine.load_center(kept)
 
