@@ -26,8 +26,15 @@ install: .venv/.done  ## build .venv from the pinned locks
 	$(PIP) --no-build-isolation -e .
 	touch $@
 
+DEMO := runs/demo
+resume = $(if $(wildcard $(DEMO)/$(1)/recipe.yaml),--resume)
+
 demo: install  ## train ES and ESSAM on the embedded model, evaluate, compare (about 8 minutes)
-	$(BIN)/python -m esctl demo
+	@$(BIN)/esctl train --method es --run $(DEMO)/es $(call resume,es) & es=$$!; \
+	$(BIN)/esctl train --method essam --run $(DEMO)/essam $(call resume,essam) && wait $$es
+	@$(BIN)/esctl eval embedded --run $(DEMO)/base
+	@$(BIN)/esctl compare $(DEMO)
+	@echo "run directories: $(DEMO)/base $(DEMO)/es $(DEMO)/essam; read one with: $(BIN)/esctl show $(DEMO)/essam"
 
 test: install  ## every test
 	$(BIN)/python -m pytest
