@@ -13,8 +13,8 @@ from esctl.engines.center import Center
 from esctl.errors import UsageError
 from esctl.grades import Scored
 from esctl.recipe import EMBEDDED, Recipe
-from esctl.tasks import Problem, open_task
-from esctl.tasks.grading import Reward, rewarded
+from esctl.tasks import Columns, Limits, Problem, TaskSpec, open_task
+from esctl.tasks.grading import Grader, Reward
 from esctl.tasks.prompts import (
     Prompt,
     Prompting,
@@ -60,10 +60,10 @@ class Experiment:
     def __init__(self, recipe: Recipe) -> None:
         self.recipe = recipe
         self.model = find_model(recipe.model)
-        self.task = open_task(recipe.task.name, None if recipe.task.data is None else Path(recipe.task.data))
+        self.task = open_task(task_spec(recipe))
         self.tokenizer = load_tokenizer(self.model)
         self.prompting = Prompting(**recipe.prompt.model_dump())
-        self.reward = Reward(**recipe.reward.model_dump()).load()
+        self.grader = Grader(self.task, Reward(**recipe.reward.model_dump()), _limits(recipe))
         self._splits: dict[str, Split] = {}
 
     def check_training(self) -> None:
@@ -72,6 +72,7 @@ class Experiment:
         if split not in self.task.trainable:
             allowed = ", ".join(self.task.trainable) or "none"
             raise UsageError(f"task.split: {self.task.name} may not be trained on {split}; trainable: {allowed}")
+        self.grader.check()
         available = len(self.split(split).problems)
         if self.recipe.prompts > available:
             raise UsageError(f"prompts: {self.recipe.prompts} per generation, but {split} has {available} problems")
@@ -119,9 +120,7 @@ class Experiment:
 
     def score(self, problems: Sequence[Problem], completions: Sequence[Completion]) -> list[Scored]:
         """Grade and reward one completion of each problem."""
-        texts = [c.text for c in completions]
-        grades = self.task.grade(problems, texts)
-        results = [rewarded(self.reward, *row) for row in zip(problems, texts, grades, strict=True)]
+        results = self.grader.score(problems, [c.text for c in completions])
         return [Scored(c, grade, value) for c, (value, grade) in zip(completions, results, strict=True)]
 
     def engine_spec(self) -> EngineSpec:
@@ -141,6 +140,19 @@ class Experiment:
     def center(self) -> Center:
         """θ₀ on the host, without an engine."""
         return Center.load(self.model)
+
+
+def task_spec(recipe: Recipe) -> TaskSpec:
+    """The recipe's `task:` section as tasks take it."""
+    section = recipe.task
+    columns = Columns(
+        section.question, section.answer, section.id, section.difficulty, section.solution, section.grader
+    )
+    return TaskSpec(section.name, section.data, columns, _limits(recipe))
+
+
+def _limits(recipe: Recipe) -> Limits:
+    return Limits(recipe.grader.timeout_seconds, recipe.grader.workers)
 
 
 def find_model(name: str) -> Path | str:

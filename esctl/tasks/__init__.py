@@ -1,7 +1,8 @@
 """What a task is: problems, how they are asked, and how an answer is graded. Knows no engine and no tokenizer."""
 
+import difflib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Protocol
 
@@ -51,20 +52,105 @@ class Task(Protocol):
         ...
 
 
-def open_task(name: str, data: Path | None = None) -> Task:
-    """A task by name; raises UsageError for an unknown one. Data is read when problems are asked for."""
+@dataclass(frozen=True)
+class Columns:
+    """What the columns of one's own data are called, and how its answers are graded; for the task `file` alone."""
+
+    question: str | None = None  # None: "question"
+    answer: str | None = None  # None: "answer"
+    id: str | None = None
+    difficulty: str | None = None
+    solution: str | None = None
+    grader: str | None = None  # number | boxed | text
+
+
+@dataclass(frozen=True)
+class Limits:
+    """How long a grader in a process of its own may take for one answer, and how many work at a time."""
+
+    timeout_seconds: float = 5.0
+    workers: int = 2
+
+
+@dataclass(frozen=True)
+class TaskSpec:
+    """What a task is opened from."""
+
+    name: str
+    data: str | None = None  # a local file or folder in place of the hub; for `file` also a hub id
+    columns: Columns = Columns()
+    limits: Limits = Limits()
+
+    @property
+    def path(self) -> Path | None:
+        """The local data, checked to be there; raises TaskError."""
+        path = None if self.data is None else Path(self.data)
+        if path is not None and not path.exists():
+            raise TaskError(f"task.data: {path}: no such file or folder")
+        return path
+
+
+def _arithmetic(spec: TaskSpec) -> Task:
     from esctl.tasks.arithmetic import ArithmeticTask
-    from esctl.tasks.gsm8k import GSM8KTask
+
+    return ArithmeticTask()
+
+
+def _tiny_countdown(spec: TaskSpec) -> Task:
     from esctl.tasks.tiny_countdown import TinyCountdownTask
 
-    embedded: dict[str, Callable[[], Task]] = {"arithmetic": ArithmeticTask, "tiny-countdown": TinyCountdownTask}
-    external: dict[str, Callable[[Path | None], Task]] = {"gsm8k": GSM8KTask}
-    if name in embedded:
-        if data is not None:
-            raise UsageError(f"task.data: {name} makes its own problems; leave --data out")
-        return embedded[name]()
-    if name not in external:
-        raise UsageError(f"task.name: no task {name}; choose {', '.join([*embedded, *external])}")
-    if data is not None and not data.exists():
-        raise TaskError(f"task.data: {data}: no such file or folder")
-    return external[name](data)
+    return TinyCountdownTask()
+
+
+def _gsm8k(spec: TaskSpec) -> Task:
+    from esctl.tasks.gsm8k import GSM8KTask
+
+    return GSM8KTask(spec.path)
+
+
+def _math(spec: TaskSpec) -> Task:
+    from esctl.tasks.math import MathTask
+
+    return MathTask(spec.name, spec.path, spec.limits)
+
+
+def _countdown(spec: TaskSpec) -> Task:
+    from esctl.tasks.countdown import CountdownTask
+
+    return CountdownTask(spec.path)
+
+
+def _file(spec: TaskSpec) -> Task:
+    from esctl.tasks.file import FileTask
+
+    if spec.data is None:
+        raise TaskError("task.data: the task file needs a file, a folder or a hub id; give --data PATH")
+    return FileTask(spec.data, spec.columns, spec.limits)
+
+
+# Opening a task imports it: the table costs nothing to those who only list it.
+TASKS: dict[str, Callable[[TaskSpec], Task]] = {
+    "arithmetic": _arithmetic,
+    "tiny-countdown": _tiny_countdown,
+    "gsm8k": _gsm8k,
+    "math": _math,
+    "aime24": _math,
+    "amc23": _math,
+    "countdown": _countdown,
+    "file": _file,
+}
+EMBEDDED = ("arithmetic", "tiny-countdown")  # they make their own problems
+
+
+def open_task(spec: TaskSpec) -> Task:
+    """A task by name; raises UsageError where it does not exist or cannot be opened so. Reads no problems yet."""
+    if spec.name not in TASKS:
+        close = difflib.get_close_matches(spec.name, TASKS, n=1)
+        hint = f", did you mean {close[0]}?" if close else ""
+        raise UsageError(f"task.name: no task {spec.name}{hint}; choose {', '.join(TASKS)}")
+    if spec.name in EMBEDDED and spec.data is not None:
+        raise UsageError(f"task.data: {spec.name} makes its own problems; leave --data out")
+    named = [column for column, name in asdict(spec.columns).items() if name is not None]
+    if named and spec.name != "file":
+        raise UsageError(f"task.{named[0]}: columns are named for the task file only; {spec.name} knows its own")
+    return TASKS[spec.name](spec)

@@ -1,7 +1,11 @@
-"""Rows of a data set: from local files, or from the hub through `datasets`. Knows columns, not what they mean."""
+"""Rows of a data set as text: from local files, or from the hub, both read through `datasets`.
+
+Knows files and columns, not what they mean.
+"""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from esctl.errors import TaskError
@@ -10,57 +14,121 @@ Row = dict[str, str]
 READERS = {".jsonl": "json", ".json": "json", ".csv": "csv", ".parquet": "parquet"}
 
 
-def load_rows(hub: tuple[str, str], data: Path | None, task: str, split: str, columns: Sequence[str]) -> list[Row]:
-    """All rows of a split with these columns as text; raises TaskError, one line, for whatever is missing or empty."""
-    rows = _local(find_file(data, task, split)) if data is not None else _hub(*hub, split)
-    where = str(data) if data is not None else hub[0]
-    if not rows:
-        raise TaskError(f"task.data: {where}: split {split} is empty")
-    missing = [c for c in columns if c not in rows[0]]
-    if missing:
-        raise TaskError(f"task.data: {where}: no column {missing[0]}; it has {', '.join(rows[0])}")
-    return [{c: str(row[c]) for c in columns} for row in rows]
+@dataclass(frozen=True)
+class Source:
+    """Where the rows of one split lie: on the hub, or under one of these names in a local folder."""
+
+    hub: str
+    split: str  # as the hub calls it; may be a slice such as train[:1000]
+    names: tuple[str, ...]  # file names without ending, in order of preference
+    config: str | None = None
 
 
-def find_file(data: Path, task: str, split: str) -> Path:
-    """The file of a split: `<task>_<split>.*` or `<split>.*` in a folder, or the file itself or its sibling.
+@dataclass(frozen=True)
+class Fields:
+    """What is read from a row, each under the first of its possible column names that is there."""
 
-    For a file named after one split, the other split's file is looked for beside it.
-    """
+    needed: Mapping[str, tuple[str, ...]]
+    optional: Mapping[str, tuple[str, ...]]
+
+
+def load_rows(source: Source, data: Path | None, fields: Fields) -> list[Row]:
+    """All rows of a split, keyed by field; raises TaskError, one line, for whatever is missing or empty."""
+    if data is None:
+        return pick(from_hub(source.hub, source.config, source.split), fields, f"{source.hub} {source.split}")
+    path = find_file(data, source.names)
+    if path is None:
+        folder = data if data.is_dir() else data.parent
+        raise TaskError(
+            f"task.data: {data}: no file {source.names[0]}.jsonl (or {', '.join(READERS)}) in {folder};"
+            " add it, or leave --data out to read from the hub"
+        )
+    return pick(from_file(path), fields, str(path))
+
+
+def find_file(data: Path, names: Sequence[str]) -> Path | None:
+    """The file of one of these names: `data` itself, or in the folder `data`, or beside the file `data`."""
+    if data.is_file() and data.stem in names:
+        return data
     folder = data if data.is_dir() else data.parent
-    names = [f"{stem}{end}" for stem in (f"{task}_{split}", split) for end in READERS]
-    found = next((folder / n for n in names if (folder / n).is_file()), None)
-    if found is None:
-        raise TaskError(f"task.data: {data}: no {split} split; expected {names[0]} or {split}.jsonl in {folder}")
-    return found
+    return next((p for name in names for end in READERS if (p := folder / f"{name}{end}").is_file()), None)
 
 
-def _local(path: Path) -> list[dict[str, object]]:
-    return _load(READERS[path.suffix], path)
+def pick(rows: Sequence[Mapping[str, object]], fields: Fields, where: str) -> list[Row]:
+    """The fields of every row as text; raises TaskError for no rows, a missing column, or an empty value."""
+    if not rows:
+        raise TaskError(f"task.data: {where}: no rows; give data that has problems")
+    found = {field: _column(rows[0], names) for field, names in {**fields.needed, **fields.optional}.items()}
+    for field, names in fields.needed.items():
+        if found[field] is None:
+            have = ", ".join(map(str, rows[0]))
+            raise TaskError(f"task.data: {where}: no column {' or '.join(names)} for the {field}; it has {have}")
+    picked = [{field: as_text(row[c]) if c is not None else "" for field, c in found.items()} for row in rows]
+    for number, row in enumerate(picked):
+        empty = next((f for f in fields.needed if not row[f].strip()), None)
+        if empty is not None:
+            raise TaskError(f"task.data: {where}: row {number + 1} has no {empty}; fill it or drop the row")
+    return picked
 
 
-def _load(kind: str, path: Path) -> list[dict[str, object]]:
-    import datasets
+def as_text(value: object) -> str:
+    """A cell as text: whole floats without their point, lists joined by commas, nothing as ""."""
+    if value is None:
+        return ""
+    if isinstance(value, float) and value.is_integer():
+        return str(int(value))
+    if isinstance(value, list | tuple):
+        return ", ".join(map(as_text, value))
+    return str(value)
 
+
+def from_file(path: Path) -> list[dict[str, object]]:
+    """Rows of a JSONL, JSON, CSV or Parquet file; raises TaskError where it cannot be read."""
+    kind = READERS.get(path.suffix)
+    if kind is None:
+        raise TaskError(f"task.data: {path}: unknown ending {path.suffix!r}; give {', '.join(READERS)}")
     if path.stat().st_size == 0:
         return []
+    import datasets
+
     datasets.disable_progress_bars()
     try:
         return list(datasets.load_dataset(kind, data_files=str(path), split="train"))
     except (datasets.exceptions.DatasetGenerationError, ValueError, OSError) as error:
-        cause = error.__cause__ or error
-        raise TaskError(f"task.data: {path}: cannot be read as {kind} ({str(cause).splitlines()[0]})") from None
+        cause = " ".join(str(error.__cause__ or error).split())
+        raise TaskError(f"task.data: {path}: cannot be read as {kind} ({cause[:200]})") from None
 
 
-def _hub(name: str, config: str, split: str) -> list[dict[str, object]]:
+def from_hub(name: str, config: str | None, split: str) -> list[dict[str, object]]:
+    """Rows of a split from the hub or its cache; raises TaskError naming the cache and the local way out."""
     import datasets
 
     datasets.disable_progress_bars()
     try:
         return list(datasets.load_dataset(name, config, split=split))
     except (OSError, ValueError) as error:
-        cache = os.environ.get("HF_DATASETS_CACHE", datasets.config.HF_DATASETS_CACHE)
-        raise TaskError(
-            f"task: {name} is not in the cache {cache} and cannot be fetched ({type(error).__name__});"
-            " give local files with --data PATH"
-        ) from None
+        raise _not_there(name, error) from None
+
+
+def hub_splits(name: str) -> tuple[str, ...]:
+    """The splits that a hub data set has; raises TaskError as `from_hub` does."""
+    import datasets
+
+    try:
+        return tuple(datasets.get_dataset_split_names(name))
+    except (OSError, ValueError) as error:
+        raise _not_there(name, error) from None
+
+
+def _not_there(name: str, error: Exception) -> TaskError:
+    from datasets import config
+
+    cache = os.environ.get("HF_DATASETS_CACHE", str(config.HF_DATASETS_CACHE))
+    return TaskError(
+        f"task.data: {name} is not in the cache {cache} and cannot be fetched ({type(error).__name__});"
+        " go online once, or give local files with --data PATH"
+    )
+
+
+def _column(row: Mapping[str, object], names: Sequence[str]) -> str | None:
+    return next((name for name in names if name in row), None)

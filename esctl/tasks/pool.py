@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from typing import Self
 
 from esctl.errors import UsageError
+from esctl.tasks import Limits
 from esctl.tasks.worker import Json
 
 START_SECONDS = 120.0  # a worker imports a library or a user's module; it is not graded meanwhile
@@ -30,14 +31,6 @@ class Outcome:
 
     value: Json = None
     failure: str | None = None
-
-
-@dataclass(frozen=True)
-class Limits:
-    """How long one answer may take, and how many are graded at a time."""
-
-    timeout_seconds: float = 5.0
-    workers: int = 2
 
 
 class GraderPool:

@@ -16,6 +16,7 @@ GSM8K_PROMPT = (
     "Solve the problem step by step. Write the final answer on a line of its own after ####, as a number without units."
 )
 MATH_PROMPT = "Solve the problem step by step. Put the final answer within \\boxed{}."
+TEXT_PROMPT = "Think step by step. Write the final answer alone on a line of its own after ####."
 NAMED = {"none": "", "gsm8k": GSM8K_PROMPT, "math": MATH_PROMPT}
 
 Message = dict[str, str]
