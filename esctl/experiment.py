@@ -18,6 +18,7 @@ from esctl.tasks.grading import Grader, Reward
 from esctl.tasks.prompts import (
     Prompt,
     Prompting,
+    examples,
     load_tokenizer,
     problems_sha256,
     prompt_sha256,
@@ -98,7 +99,9 @@ class Experiment:
         """Solved examples for the prompt: the first of the split that may be trained on."""
         if not self.prompting.shots:
             return ()
-        return self.task.problems(self.task.trainable[0])[: self.prompting.shots]
+        if not self.task.trainable:
+            raise UsageError(f"prompt.shots: {self.task.name} has no split to take solved examples from; set it to 0")
+        return examples(self.task.problems(self.task.trainable[0]), self.prompting)
 
     @cached_property
     def context(self) -> int:
