@@ -44,7 +44,7 @@ LEAD = re.compile(
     rf"(?:[\s*_`(\[{CURRENCY}]|\\[$(\[]){{0,12}}(?P<sign>[-+\u2212\u2013]?)(?:[\s*{CURRENCY}]|\\\$){{0,4}}"
 )
 # After a number and its separators, more digits make it another number: "#### 3,14" is neither 3 nor 14.
-CUT_SHORT = re.compile(r"[.,:][0-9]|[0-9]")
+CUT_SHORT = re.compile(r"[.,:/]?[0-9]")
 # What may stand around a number that is a whole answer: currency, percent, degrees, a unit, a trailing dot.
 BEFORE = re.compile(rf"(?:[\s*_`{CURRENCY}]|\\\$){{0,8}}[-+\u2212\u2013]?(?:[\s{CURRENCY}]|\\\$){{0,4}}")
 AFTER = re.compile(

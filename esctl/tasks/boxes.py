@@ -35,6 +35,10 @@ class BoxGrader:
             for box, answer, outcome in zip(told, meant, right, strict=True)
         ]
 
+    def close(self) -> None:
+        """End the processes; calling it twice is harmless."""
+        self._pool.close()
+
     def _compare(self, pairs: Sequence[tuple[str, str | None]]) -> list[Outcome]:
         found = [Outcome(False) if answer is None else self._cheap(gold, answer) for gold, answer in pairs]
         hard = sorted({(g, a or "") for (g, a), outcome in zip(pairs, found, strict=True) if outcome is None})
