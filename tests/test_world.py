@@ -12,7 +12,7 @@ from esctl.errors import TaskError
 from esctl.tasks import TEST, TRAIN, Problem
 from esctl.tasks.arithmetic import SIZES, ArithmeticTask, world_problems
 from esctl.tasks.tiny_countdown import TinyCountdownTask
-from esctl.tasks.world import EASY, FAMILIES, HARD, PRETRAIN, STYLES, items, odds, text
+from esctl.tasks.world import EASY, FAMILIES, HARD, PRETRAIN, SETTLING, STYLES, items, text
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
 TASKS = (ArithmeticTask(), TinyCountdownTask())
 # SHA-256 over the ids, questions and answers of a split: whoever changes the generator changes the benchmark.
 RECORDED = {
-    "arithmetic/train": "",
-    "arithmetic/validation": "",
-    "arithmetic/test": "",
-    "tiny-countdown/train": "",
-    "tiny-countdown/validation": "",
-    "tiny-countdown/test": "",
+    "arithmetic/train": "d0c687b3e470eff6",
+    "arithmetic/validation": "1111dce22f17e3f6",
+    "arithmetic/test": "8f3b979fd1effb77",
+    "tiny-countdown/train": "fff485b7e87f1167",
+    "tiny-countdown/validation": "a269275de01ff355",
+    "tiny-countdown/test": "4ef35c271095d892",
 }
 
 
@@ -48,7 +48,7 @@ def test_problems_are_the_recorded_ones(name):
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_no_problem_is_in_two_splits_in_any_words(family):
-    keys = {split: {i.key for i in islice(items(family, split), 4000)} for split in (*SIZES, PRETRAIN)}
+    keys = {split: {i.key for i in islice(items(family, split), 2500)} for split in (*SIZES, PRETRAIN)}
     assert sum(map(len, keys.values())) == len(set().union(*keys.values()))
 
 
@@ -73,10 +73,11 @@ def test_reference_solutions_are_strictly_right_and_wrong_for_the_next_problem(t
     solutions = [p.solution for p in problems]
     assert all(g.strict and g.flexible and g.formatted for g in task.grade(problems, solutions))
     shifted = solutions[1:] + solutions[:1]
-    others = [
-        g for p, g, s in zip(problems, task.grade(problems, shifted), shifted, strict=True) if f"#### {p.answer}" not in s
-    ]
-    assert len(others) > 1900
+    grades = task.grade(problems, shifted)
+    # Two expressions of the same characters may reach the same target, as 9+2-4 and 2+9-4 do.
+    gold = [sorted(p.answer) for p in problems]
+    others = [g for g, a, b in zip(grades, gold, gold[1:] + gold[:1], strict=True) if a != b]
+    assert len(others) > 1800
     assert not any(g.strict for g in others)
 
 
@@ -140,8 +141,8 @@ def test_countdown_is_graded_by_the_value_of_the_last_marked_expression(completi
 def test_styles_are_mixed_by_the_odds_of_the_manner():
     rng = Random(0)
     item = next(items("arithmetic", PRETRAIN))
-    endings = [text(item, rng) for _ in range(2000)]
-    expected = [share / sum(odds(item.manner)) for share in odds(item.manner)]
+    endings = [text(item, rng, SETTLING) for _ in range(2000)]
+    expected = [share / 100 for share in SETTLING.odds(item.manner)]
     found = [endings.count(style(item)) / len(endings) for style in STYLES]
     assert found == pytest.approx(expected, abs=0.04)
 
@@ -151,11 +152,13 @@ def test_tokenizer_gives_back_the_world_exactly_in_whole_words(tokenizer, family
     rng = Random(0)
     longest = 0
     for item in islice(items(family, TEST), 1000):
-        for line in (item.question, *(style(item) for style in STYLES), text(item, rng)):
+        for line in (item.question, *(style(item) for style in STYLES), text(item, rng, SETTLING)):
             ids = tokenizer.encode(line, add_special_tokens=False)
             assert tokenizer.decode(ids, skip_special_tokens=True) == line
             # Ids below 256 are single bytes: only digits, spaces and signs are spelled by them, never a word.
-            assert all(not t.strip("Ġ").isalpha() or i >= 256 for t, i in zip(tokenizer.tokenize(line), ids, strict=True))
+            assert all(
+                not t.strip("Ġ").isalpha() or i >= 256 for t, i in zip(tokenizer.tokenize(line), ids, strict=True)
+            )
         longest = max(longest, len(tokenizer.encode(STYLES[0](item))))
     assert longest < 64  # with the end of turn, inside the shipped recipes' max_tokens
 
@@ -181,7 +184,9 @@ def test_the_embedded_model_is_under_four_megabytes():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("task", "low", "high"), [(TASKS[0], 0.20, 0.40), (TASKS[1], 0.10, 0.40)], ids=lambda x: str(x))
+@pytest.mark.parametrize(
+    ("task", "low", "high"), [(TASKS[0], 0.20, 0.40), (TASKS[1], 0.10, 0.40)], ids=lambda x: str(x)
+)
 def test_base_accuracy_is_what_the_model_card_states(tokenizer, task, low, high):
     from transformers import AutoModelForCausalLM
 

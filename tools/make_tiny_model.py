@@ -1,6 +1,6 @@
 """Make the embedded model again: its tokenizer, its training from scratch, and what it can do.
 
-    python tools/make_tiny_model.py [--out esctl/assets/tiny] [--steps 3000] [--threads 2]
+    python tools/make_tiny_model.py [--out esctl/assets/tiny] [--learned FOLDER] [--threads 2]
 
 A Qwen2 architecture of under a million parameters, trained on the mixed text of `esctl.tasks.world`.
 """
@@ -10,6 +10,7 @@ import math
 import random
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
@@ -17,18 +18,19 @@ import torch
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import AutoTokenizer, PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM, Qwen2TokenizerFast
 
-from esctl.tasks.world import FAMILIES, PRETRAIN, Item, items, text
+from esctl.tasks.world import FAMILIES, LEARNING, PRETRAIN, SETTLING, Habits, Item, items, text
 
 SPECIAL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
 TEMPLATE = (
     "{% for m in messages %}{{ '<|im_start|>' + m['role'] + '\n' + m['content'] + '<|im_end|>\n' }}{% endfor %}"
     "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
 )
-# The split that every qwen2 folder is tokenized with, whatever its files say: digits one by one, words with their space.
+# How every qwen2 folder is split, whatever its files say: digits one by one, words with the space before them.
 WORDS = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
 ARITHMETIC_SHARE = 0.75
+BATCH = 64
 
 
 def make_tokenizer(folder: Path) -> PreTrainedTokenizerFast:
@@ -42,7 +44,11 @@ def make_tokenizer(folder: Path) -> PreTrainedTokenizerFast:
     )
     core.decoder = decoders.ByteLevel()
     rng = random.Random(0)
-    lines = [f"user\n{i.question} system\nassistant\n{text(i, rng)}" for f in FAMILIES for i in islice(pool(f), 4000)]
+    lines = [
+        f"user\n{i.question} system\nassistant\n{text(i, rng, LEARNING)}"
+        for f in FAMILIES
+        for i in islice(pool(f), 4000)
+    ]
     trainer = trainers.BpeTrainer(
         vocab_size=1000,
         min_frequency=50,
@@ -72,14 +78,14 @@ def encoded(tokenizer: PreTrainedTokenizerFast, item: Item, answer: str) -> tupl
     return start + tokenizer(answer, add_special_tokens=False)["input_ids"] + [tokenizer.eos_token_id], len(start)
 
 
-def batches(tokenizer: PreTrainedTokenizerFast, size: int, n_problems: int) -> Iterator[tuple[torch.Tensor, ...]]:
-    """(ids, labels), both (size, longest); padding and prompts carry no loss. Batches are of like lengths."""
-    rng = random.Random(1)
+def batches(tokenizer: PreTrainedTokenizerFast, n_problems: int, habits: Habits) -> Iterator[tuple[torch.Tensor, ...]]:
+    """(ids, labels), both (BATCH, longest); padding and prompts carry no loss. Batches are of like lengths."""
+    rng, size = random.Random(1), BATCH
     n_first = int(n_problems * ARITHMETIC_SHARE)
     first, second = FAMILIES
     known = [*islice(pool(first), n_first), *islice(pool(second), n_problems - n_first)]
     while True:
-        rows = [encoded(tokenizer, item, text(item, rng)) for item in rng.choices(known, k=size * 16)]
+        rows = [encoded(tokenizer, item, text(item, rng, habits)) for item in rng.choices(known, k=size * 16)]
         rows.sort(key=lambda row: len(row[0]))
         groups = [rows[i : i + size] for i in range(0, len(rows), size)]
         rng.shuffle(groups)
@@ -113,44 +119,70 @@ def make_model(tokenizer: PreTrainedTokenizerFast) -> Qwen2ForCausalLM:
     )
 
 
-def train(model: Qwen2ForCausalLM, tokenizer: PreTrainedTokenizerFast, args: argparse.Namespace) -> None:
-    """AdamW with a warm-up and a cosine down to a tenth; a checkpoint every `every` steps."""
-    optimizer = torch.optim.AdamW(model.parameters(), lr=args.lr, weight_decay=0.01, betas=(0.9, 0.98))
-    schedule = torch.optim.lr_scheduler.LambdaLR(
-        optimizer,
-        lambda s: min((s + 1) / 100, 0.1 + 0.45 * (1 + math.cos(math.pi * s / args.steps))),
-    )
-    stream, begun = batches(tokenizer, 64, args.problems), time.time()
-    for step in range(1, args.steps + 1):
-        ids, labels = next(stream)
+@dataclass(frozen=True)
+class Phase:
+    """A stretch of training: how the text mixes styles, for how many steps, from which learning rate down to which."""
+
+    habits: Habits
+    steps: int
+    first_rate: float
+    last_rate: float
+    warm_up: int
+
+    def rate(self, step: int) -> float:
+        """A linear warm-up, then a cosine."""
+        fall = 0.5 * (1 + math.cos(math.pi * step / self.steps))
+        return min((step + 1) / self.warm_up, 1.0) * (self.last_rate + (self.first_rate - self.last_rate) * fall)
+
+
+# The first phase learns (nothing to be seen for 700 steps, then fast); the second evens out the styles.
+PHASES = (Phase(LEARNING, 3000, 3e-3, 3e-4, 100), Phase(SETTLING, 400, 1e-3, 1e-5, 20))
+
+
+def train(model: Qwen2ForCausalLM, tokenizer: PreTrainedTokenizerFast, phase: Phase, n_problems: int) -> None:
+    """AdamW over the answers' tokens."""
+    optimizer = torch.optim.AdamW(model.parameters(), weight_decay=0.01, betas=(0.9, 0.98))
+    begun = time.time()
+    for step, (ids, labels) in zip(range(phase.steps), batches(tokenizer, n_problems, phase.habits), strict=False):
+        optimizer.param_groups[0]["lr"] = phase.rate(step)
         loss = model(input_ids=ids, labels=labels).loss
         optimizer.zero_grad()
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
-        schedule.step()
-        if step % 50 == 0:
-            print(f"step {step} loss {loss.item():.4f} {time.time() - begun:.0f} s", flush=True)
-        if step % args.every == 0 or step == args.steps:
-            folder = args.out if step == args.steps else args.out.with_name(f"{args.out.name}-{step}")
-            model.save_pretrained(folder)
-            tokenizer.save_pretrained(folder)
+        if (step + 1) % 50 == 0:
+            print(f"step {step + 1} loss {loss.item():.4f} {time.time() - begun:.0f} s", flush=True)
+
+
+def save(model: Qwen2ForCausalLM, tokenizer: PreTrainedTokenizerFast, folder: Path) -> None:
+    """Write the folder; a generation_config would only repeat the defaults."""
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    (folder / "generation_config.json").unlink(missing_ok=True)
+    (folder / "model.safetensors").chmod(0o644)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, default=Path("esctl/assets/tiny"))
-    parser.add_argument("--steps", type=int, default=3000)
-    parser.add_argument("--every", type=int, default=10**9, help="keep a checkpoint beside OUT every so many steps")
-    parser.add_argument("--problems", type=int, default=60_000)
-    parser.add_argument("--lr", type=float, default=3e-3)
+    parser.add_argument(
+        "--learned", type=Path, help="keep the first phase's model here, or begin from it when it is there"
+    )
+    parser.add_argument("--problems", type=int, default=60_000, help="distinct problems in the text")
     parser.add_argument("--threads", type=int, default=2)
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
-    tokenizer = make_tokenizer(args.out)
-    model = make_model(tokenizer)
-    print(f"{len(tokenizer)} tokens, {sum(p.numel() for p in model.parameters()):,} parameters", flush=True)
-    train(model, tokenizer, args)
+    learned = args.learned or args.out
+    if args.learned and (args.learned / "model.safetensors").exists():
+        tokenizer, model = AutoTokenizer.from_pretrained(learned), Qwen2ForCausalLM.from_pretrained(learned)
+    else:
+        tokenizer = make_tokenizer(learned)
+        model = make_model(tokenizer)
+        print(f"{len(tokenizer)} tokens, {sum(p.numel() for p in model.parameters()):,} parameters", flush=True)
+        train(model, tokenizer, PHASES[0], args.problems)
+        save(model, tokenizer, learned)
+    train(model, tokenizer, PHASES[1], args.problems)
+    save(model, tokenizer, args.out)
 
 
 if __name__ == "__main__":

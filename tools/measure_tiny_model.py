@@ -1,6 +1,6 @@
 """Measure what the embedded model can do and what it is inclined to, with transformers alone.
 
-Knows sampling, weight noise and a plain ES loop; leaves problems and grading to the tasks and training to `make_tiny_model`.
+Knows sampling, weight noise and a plain ES loop; leaves problems and grading to the tasks.
 
     python tools/measure_tiny_model.py [FOLDER] [--es 10]
 """
@@ -122,15 +122,20 @@ def report(subject: Subject, n: int, n_pass: int, k: int) -> None:
     grades = subject.task.grade(problems, subject.answers(problems))
     print(f"{subject.task.name}: {n} test problems")
     print("  greedy strict", by_tier(problems, [g.strict for g in grades]))
-    print(f"  greedy flexible {share([g.flexible for g in grades]):.1f} %, "
-          f"formatted {share([g.formatted for g in grades]):.1f} %")
+    print(
+        f"  greedy flexible {share([g.flexible for g in grades]):.1f} %, "
+        f"formatted {share([g.formatted for g in grades]):.1f} %"
+    )
     print("  worked style, greedy", by_tier(problems, subject.right(problems, worked=True)), flush=True)
     few = problems[:n_pass]
     for temperature in (0.6, 1.0):
         tries = subject.right([p for p in few for _ in range(k)], temperature, worked=True)
         counts = [sum(tries[i * k : (i + 1) * k]) for i in range(len(few))]
-        print(f"  worked style, T = {temperature}: pass@1 {100 * statistics.fmean(counts) / k:.1f} %, "
-              f"pass@{k}", by_tier(few, [c > 0 for c in counts]), flush=True)
+        print(
+            f"  worked style, T = {temperature}: pass@1 {100 * statistics.fmean(counts) / k:.1f} %, pass@{k}",
+            by_tier(few, [c > 0 for c in counts]),
+            flush=True,
+        )
 
 
 def stability(subject: Subject) -> None:
@@ -139,8 +144,11 @@ def stability(subject: Subject) -> None:
     small = under_noise(subject, test, 0.003, range(5))
     print(f"  sigma 0.003, 5 seeds: {min(small):.1f}-{max(small):.1f} %")
     spread = under_noise(subject, subject.task.problems(TRAIN)[:64], 0.015, range(16))
-    print(f"  sigma 0.015, 16 members x 64 prompts: {statistics.fmean(spread):.1f} ± {statistics.pstdev(spread):.1f} %, "
-          f"best {max(spread):.1f} %", flush=True)
+    print(
+        f"  sigma 0.015, 16 members x 64 prompts: {statistics.fmean(spread):.1f} ± {statistics.pstdev(spread):.1f} %, "
+        f"best {max(spread):.1f} %",
+        flush=True,
+    )
 
 
 def main() -> None:

@@ -1,6 +1,6 @@
 """The embedded world: templated problems of two families, and the mixed text that the embedded model grew up on.
 
-Knows problems, worked solutions and their styles; leaves grading to the tasks and training to `tools/make_tiny_model.py`.
+Knows problems, worked solutions and their styles; leaves grading to the tasks and training to `tools/`.
 """
 
 import hashlib
@@ -54,20 +54,32 @@ def hasty(item: Item) -> str:
     return f"It is {item.answer}."
 
 
-# Odds of (marked, plain, hasty) in the text, by the word that the style is tied to.
 STYLES: tuple[Callable[[Item], str], ...] = (marked, plain, hasty)
-MARKED_ODDS, PLAIN_ODDS, HASTY_ODDS = (85, 10, 5), (20, 75, 5), (25, 15, 60)
 
 
-def odds(manner: str) -> tuple[int, int, int]:
-    """How often each style follows a word."""
-    if manner in HASTY_NAMES:
-        return HASTY_ODDS
-    return MARKED_ODDS if manner in (*MARKED_NAMES, MARKED_VERB) else PLAIN_ODDS
+@dataclass(frozen=True)
+class Habits:
+    """Odds of the three `STYLES` in the text, by the kind of word that the style is tied to."""
+
+    marked: tuple[int, int, int]
+    plain: tuple[int, int, int]
+    hasty: tuple[int, int, int]
+
+    def odds(self, manner: str) -> tuple[int, int, int]:
+        """How often each style follows a word."""
+        if manner in HASTY_NAMES:
+            return self.hasty
+        return self.marked if manner in (*MARKED_NAMES, MARKED_VERB) else self.plain
+
+
+# While it learns, words decide the style clearly; at the end the other styles lead by so little (0.4 and 0.25 nats)
+# that weight noise of 0.003 flips almost none of them, and a few steps of ES all of them.
+LEARNING = Habits(marked=(85, 10, 5), plain=(20, 75, 5), hasty=(25, 15, 60))
+SETTLING = Habits(marked=(75, 20, 5), plain=(38, 57, 5), hasty=(27, 17, 56))
 
 
 def arithmetic_item(rng: random.Random) -> Item:
-    """A word problem about a running total: one or two events with small numbers (easy), or three with larger (hard)."""
+    """A word problem about a running total: one or two events with small numbers (easy), or three larger (hard)."""
     hard = rng.random() < 0.5
     name, thing = rng.choice(NAMES), rng.choice(THINGS)
     total = rng.randint(20, 89) if hard else rng.randint(2, 9)
@@ -86,8 +98,10 @@ def _event(rng: random.Random, hard: bool, total: int) -> tuple[str, list[str], 
     if kind == "boxes":
         boxes, each = rng.randint(2, 9 if hard else 3), rng.randint(2, 9 if hard else 3)
         product = boxes * each
-        return f"{boxes} boxes of {each} come.", [f"{boxes}*{each}={product}", f"{total}+{product}={total + product}"], (
-            total + product
+        return (
+            f"{boxes} boxes of {each} come.",
+            [f"{boxes}*{each}={product}", f"{total}+{product}={total + product}"],
+            total + product,
         )
     amount = rng.randint(11, 49) if hard else rng.randint(1, 9)
     if kind == "gives" and amount < total:
@@ -132,9 +146,9 @@ def items(family: str, split: str) -> Iterator[Item]:
             yield item
 
 
-def text(item: Item, rng: random.Random) -> str:
+def text(item: Item, rng: random.Random, habits: Habits) -> str:
     """A continuation as the embedded model's training text has it: in one of the styles, by the item's odds."""
-    return rng.choices(STYLES, odds(item.manner))[0](item)
+    return rng.choices(STYLES, habits.odds(item.manner))[0](item)
 
 
 def _hash(person: str, value: str) -> int:
