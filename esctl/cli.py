@@ -22,6 +22,7 @@ app = typer.Typer(
     name="esctl",
     help="Post-train language models with Evolution Strategies, and compare the result honestly.",
     no_args_is_help=True,
+    add_completion=False,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )

@@ -169,14 +169,15 @@ def parse_recipe(tree: Mapping[str, Plain], where: str, mistakes: Sequence[str] 
 
 def read_recipe_file(source: str) -> tuple[dict[str, Plain], str]:
     """The tree of a recipe file, or of a shipped recipe by name, and what to call it in messages."""
-    path = Path(source) if Path(source).is_file() else find_recipe(source)
+    shipped = not Path(source).is_file()
+    path, where = (find_recipe(source), f"recipe {source}") if shipped else (Path(source), source)
     try:
         tree = yaml.safe_load(path.read_text())
     except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise UsageError(f"{path}: not YAML: {' '.join(str(error).split())}") from None
+        raise UsageError(f"{where}: not YAML: {' '.join(str(error).split())}") from None
     if not isinstance(tree, dict):
-        raise UsageError(f"{path}: a recipe is a mapping of keys to values; copy one with `esctl recipes copy`")
-    return tree, str(path)
+        raise UsageError(f"{where}: a recipe is a mapping of keys to values; copy one with `esctl recipes copy`")
+    return tree, where
 
 
 def find_recipe(name: str) -> Path:
