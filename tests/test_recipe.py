@@ -1,0 +1,169 @@
+"""Laws of recipes: what ships is valid, what is recorded is a recipe again, and mistakes come all at once."""
+
+from pathlib import Path
+
+import pytest
+
+from esctl.errors import RecipeError, UsageError
+from esctl.methods import METHODS
+from esctl.recipe import changes, dump_recipe, find_recipe, load_recipe, parse_recipe, recipes
+
+GOOD = {"method": {"kind": "es"}}
+
+
+def mistakes_of(text: str, folder: Path, *sets: str) -> list[str]:
+    """The lines for a recipe file, with `F` for its path."""
+    path = folder / "r.yaml"
+    path.write_text(text)
+    with pytest.raises(RecipeError) as error:
+        load_recipe(str(path), {}, sets)
+    assert str(error.value).splitlines() == list(error.value.mistakes)
+    return [line.replace(str(path), "F") for line in error.value.mistakes]
+
+
+@pytest.mark.parametrize("name", list(recipes()))
+def test_a_shipped_recipe_opens_with_what_it_is_and_how_to_launch_it(name):
+    first, second, *_ = recipes()[name].read_text().splitlines()
+    assert first.startswith("# ")
+    assert first.endswith(".")
+    assert second == f"# Launch: esctl train --recipe {name}"
+
+
+@pytest.mark.parametrize("name", list(recipes()))
+def test_the_resolved_recipe_is_the_same_recipe_again(name, tmp_path):
+    recipe = load_recipe(name, {})
+    resolved = tmp_path / "recipe.yaml"
+    resolved.write_text(dump_recipe(recipe))
+    again = load_recipe(str(resolved), {})
+    assert again == recipe
+    assert again.kind == recipe.kind
+    assert dump_recipe(again) == dump_recipe(recipe)
+    assert changes(recipe, again) == []
+
+
+@pytest.mark.parametrize("kind", list(METHODS))
+def test_every_method_ships_a_recipe_and_spells_out_its_own_fields(kind):
+    assert any(name.endswith(f"/{kind}") for name in recipes())
+    recipe = parse_recipe({"method": {"kind": kind}}, "r")
+    assert f"kind: {kind}\n" in dump_recipe(recipe)
+    assert recipe.label
+
+
+def test_all_mistakes_are_told_at_once_with_file_key_and_a_guess(tmp_path):
+    text = """
+    generatons: 3
+    prompts: 0
+    task: {nmae: arithmetic}
+    method: {kind: essam, sigmas: 1, alpha: fast}
+    engine: {threads: many}
+    sampling: {temperature: -1}
+    """
+    assert mistakes_of(text, tmp_path, "seed") == [
+        "F: --set seed: write key=value, such as --set method.sigma=0.001",
+        "F: method.sigmas: unknown key for essam, did you mean sigma?",
+        "F: method.alpha: 'fast' — input should be a valid number, unable to parse string as a number",
+        "F: task.nmae: unknown key, did you mean name?",
+        "F: prompts: 0 — input should be greater than or equal to 1",
+        "F: sampling.temperature: -1 — input should be greater than or equal to 0",
+        "F: engine.threads: 'many' — input should be a valid integer, unable to parse string as an integer"
+        " or 'many' — input should be 'auto'",
+        "F: generatons: unknown key, did you mean generations?",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("seed: 1", "F: method.kind: say which method: es, essam, essam-f"),
+        ("method: {kind: esam}", "F: method.kind: unknown method esam, did you mean essam?; choose es, essam, essam-f"),
+        ("method: essam", "F: method.kind: say which method: es, essam, essam-f"),
+        ("method: {kind: es, zzz: 1}", "F: method.zzz: unknown key for es"),
+        ("method: {kind: es}\nzzzz: 1", "F: zzzz: unknown key"),
+        (
+            "method: {kind: es}\nselect: best-validation\neval: {every: 0}",
+            "F: select: best-validation needs eval.every above 0",
+        ),
+        ("method: {kind: es}\nselect: best", "F: select: 'best' — input should be 'last' or 'best-validation'"),
+        ("method: {kind: es, sigma: .nan}", None),
+        ("method: {kind: es, sigma: -0.1}", None),
+        ("method: {kind: es, population: 1}", None),
+        ("method: {kind: es}\nreward: {answer: .inf}", None),
+        ("method: {kind: es}\nseed: 9223372036854775808", None),
+    ],
+)
+def test_one_mistake_is_one_line(text, says, tmp_path):
+    [line] = mistakes_of(text, tmp_path)
+    assert line == says if says else line.startswith("F: ")
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [("[1, 2]", "a recipe is a mapping of keys to values"), ("", "a recipe is a mapping"), ("a: [", "not YAML: ")],
+)
+def test_a_file_that_is_no_recipe_is_named(text, says, tmp_path):
+    path = tmp_path / "r.yaml"
+    path.write_text(text)
+    with pytest.raises(UsageError, match=r"r\.yaml: ") as error:
+        load_recipe(str(path), {})
+    assert says in str(error.value)
+    assert len(str(error.value).splitlines()) == 1
+
+
+def test_an_unknown_name_suggests_a_close_one():
+    with pytest.raises(UsageError) as error:
+        find_recipe("arithmetic/esam")
+    assert str(error.value) == (
+        "recipe arithmetic/esam: no such file and no shipped recipe; did you mean arithmetic/essam?"
+    )
+    with pytest.raises(UsageError, match="`esctl recipes ls` lists those that ship"):
+        find_recipe("zzz")
+
+
+def test_flags_and_sets_reach_any_key_in_order():
+    recipe = load_recipe(
+        "arithmetic/essam",
+        {"seed": 3, "engine.kind": "transformers"},
+        ["seed=4", "method.sigma=0.5", "eval.final=null"],
+    )
+    assert (recipe.seed, recipe.engine.kind, recipe.eval.final) == (4, "transformers", None)
+    assert recipe.method.sigma == 0.5
+    assert load_recipe(None, {"method.kind": "es"}, ["prompt.system=a=b"]).prompt.system == "a=b"
+
+
+@pytest.mark.parametrize(
+    ("item", "says"),
+    [
+        ("seed.deep=1", "seed.deep: seed is a value, not a section"),
+        ("seed=[", "--set seed=[: '[' is not a YAML value"),
+        ("seed=x", "seed: 'x' — input should be a valid integer, unable to parse string as an integer"),
+    ],
+)
+def test_a_bad_set_is_named(item, says, tmp_path):
+    [line] = mistakes_of("method: {kind: es}\nseed: 1", tmp_path, item)
+    assert line == f"F: {says}"
+
+
+@pytest.mark.parametrize(
+    ("item", "listed"),
+    [
+        ("generations=7", []),
+        ("eval.every=2", []),
+        ("checkpoint_every=2", []),
+        ("engine.kind=transformers", []),
+        ("seed=1", ["seed: 0 → 1"]),
+        ("method.sigma=0.5", ["method.sigma: 0.015 → 0.5"]),
+        ("prompt.template={enable_thinking: false}", ["prompt.template: {} → None", None]),
+        ("task.data=x", ["task.data: None → x"]),
+        ("select=best-validation", ["select: last → best-validation"]),
+    ],
+)
+def test_a_resumed_run_may_change_only_what_decides_no_weight(item, listed):
+    found = changes(load_recipe("arithmetic/es", {}), load_recipe("arithmetic/es", {}, [item]))
+    assert len(found) == len(listed)
+    assert all(want is None or have == want for have, want in zip(found, listed, strict=True))
+
+
+def test_another_method_lists_every_key_that_it_changes():
+    found = changes(load_recipe("arithmetic/es", {}), load_recipe("arithmetic/essam", {}))
+    assert found[:2] == ["label: ES → ESSAM", "method.kind: es → essam"]
+    assert "method.rho: None → 0.015" in found
