@@ -133,13 +133,13 @@ def test_an_interrupted_round_leaves_no_grader_busy(monkeypatch):
         assert all(o.failure is None for o in graders.run([["a"]] * 4))
 
 
-def interrupt(*_):
+def interrupt(pool, selector, outcomes):
     raise KeyboardInterrupt
 
 
 def test_long_requests_and_answers_pass_whole():
     with pool("spin", Limits(10, 1)) as graders:
-        long = "\n\"é\\" * 200_000
+        long = '\n"é\\' * 200_000
         assert graders.run([[long], [""]]) == [Outcome(long), Outcome("")]
 
 

@@ -3,7 +3,6 @@
 Knows files and columns, not what they mean.
 """
 
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -123,9 +122,8 @@ def hub_splits(name: str) -> tuple[str, ...]:
 def _not_there(name: str, error: Exception) -> TaskError:
     from datasets import config
 
-    cache = os.environ.get("HF_DATASETS_CACHE", str(config.HF_DATASETS_CACHE))
     return TaskError(
-        f"task.data: {name} is not in the cache {cache} and cannot be fetched ({type(error).__name__});"
+        f"task.data: {name} is not in the cache {config.HF_DATASETS_CACHE} and cannot be fetched ({type(error).__name__});"
         " go online once, or give local files with --data PATH"
     )
 
