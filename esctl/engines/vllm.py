@@ -1,0 +1,257 @@
+"""vLLM in this process as an engine: how it is started, asked for completions, and stopped.
+
+Leaves the weights to `vllm_worker`, which runs where they are, and the order of candidates to `rounds`.
+"""
+
+import gc
+import math
+import os
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from types import NoneType
+from typing import TYPE_CHECKING, Final, TypeVar
+
+import torch
+
+from esctl.engines import Completion, EngineSpec, Sampling, TokenIds
+from esctl.engines.caller import process_kept, random_states_kept, stdout_kept, use_threads
+from esctl.engines.checkpoint import Checkpoint, dtype_name, grouped, serving_dtype
+from esctl.engines.rounds import each_candidate
+from esctl.errors import EngineError
+from esctl.moves import Move, Round
+
+if TYPE_CHECKING:
+    from vllm import LLM, RequestOutput, SamplingParams
+
+T = TypeVar("T")
+GIB = 1 << 30
+MAX_SEQUENCES = 256  # decoded at once; more are queued
+# The default KV budget on a CPU: this many sequences of this length, within limits; on a GPU vLLM takes what is free.
+KV_SEQUENCES, KV_LENGTH, KV_MOST = 128, 1024, 2 * GIB
+KV_BLOCK = 128  # tokens: vLLM's cache on a CPU grows by whole blocks
+ENVIRONMENT: Final = {  # read by vLLM when it is imported or started
+    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # the engine lives in this process
+    "VLLM_NO_USAGE_STATS": "1",
+    "VLLM_LOGGING_LEVEL": "ERROR",
+}
+
+
+class VLLMEngine:
+    """An `Engine` through vLLM, on a GPU or a CPU."""
+
+    def __init__(self, spec: EngineSpec) -> None:
+        self._checkpoint = Checkpoint.open(spec)
+        self._dtype = serving_dtype(spec)
+        threads = use_threads(spec.threads)
+        with random_states_kept(), stdout_kept():
+            self._worker: _Worker | None = _Worker(_start(spec, self._checkpoint, self._dtype))
+            self.dim = self._live.call(int, "esctl_attach", str(self._checkpoint.folder), spec.probes)
+        self.description = f"vllm {_version()}, {dtype_name(self._dtype)}, {_device()}, {threads} threads"
+
+    @property
+    def _live(self) -> "_Worker":
+        assert self._worker is not None, "the engine is closed"
+        return self._worker
+
+    def rollout(
+        self,
+        round_: Round,
+        prompts: Sequence[TokenIds],
+        sampling: Sampling,
+        seeds: Sequence[Sequence[int]] | None = None,
+        on_candidate: Callable[[int, list[list[Completion]]], None] | None = None,
+    ) -> list[list[list[Completion]]]:
+        """See `Engine.rollout`; `finite` is known per candidate, and said of all its completions."""
+        own: Sequence[Sequence[int | None]] = [[None]] * len(prompts) if seeds is None else seeds
+        room = self._checkpoint.room(prompts, sampling.max_tokens)
+        rows = [
+            (prompt, self._params(sampling, limit, seed))
+            for prompt, limit, seeds_here in zip(prompts, room, own, strict=True)
+            for seed in seeds_here
+        ]
+
+        def evaluate() -> list[list[Completion]]:
+            tokens = [output.outputs[0].token_ids for output in self._live.generate(rows)]
+            finite = [self._live.call(bool, "esctl_finite")] * len(tokens)
+            return grouped(self._checkpoint.completions(tokens, finite, sampling), list(map(len, own)))
+
+        with random_states_kept():
+            return each_candidate(self._live, round_, evaluate, on_candidate)
+
+    def nll(self, round_: Round, prompts: Sequence[TokenIds], targets: Sequence[TokenIds]) -> list[list[float]]:
+        """See `Engine.nll`; the log-probabilities are those that vLLM gives for the tokens of a prompt."""
+        from vllm import SamplingParams
+
+        texts = [[*p, *t] for p, t in zip(prompts, targets, strict=True)]
+        self._checkpoint.room(prompts, 1)
+        self._checkpoint.room(texts, 1)
+        params = SamplingParams(temperature=0.0, max_tokens=1, prompt_logprobs=0, detokenize=False)
+
+        def evaluate() -> list[float]:
+            outputs = self._live.generate([(text, params) for text in texts])
+            return [_nll(output, len(prompt)) for output, prompt in zip(outputs, prompts, strict=True)]
+
+        with random_states_kept():
+            return each_candidate(self._live, round_, evaluate)
+
+    def commit(self, move: Move) -> None:
+        """See `Engine.commit`."""
+        self._live.send("esctl_commit", move)
+
+    def save(self, path: Path) -> None:
+        """See `Engine.save`."""
+        self._live.call(NoneType, "esctl_save", str(path), dtype_name(self._dtype), str(self._checkpoint.folder))
+
+    def save_center(self, path: Path) -> None:
+        """See `Engine.save_center`."""
+        self._live.call(NoneType, "esctl_save_center", str(path))
+
+    def load_center(self, path: Path) -> None:
+        """See `Engine.load_center`."""
+        self._live.call(NoneType, "esctl_load_center", str(path))
+
+    def checksum(self) -> str:
+        """See `Engine.checksum`."""
+        return self._live.call(str, "esctl_checksum")
+
+    def center_sha256(self) -> str:
+        """See `Engine.center_sha256`."""
+        return self._live.call(str, "esctl_center_sha256")
+
+    def tensor_bytes(self) -> Mapping[str, int]:
+        """See `Engine.tensor_bytes`; `kv` is the whole cache that vLLM allocated."""
+        return self._live.call(dict, "esctl_bytes")
+
+    def close(self) -> None:
+        """See `Engine.close`."""
+        if self._worker is not None:
+            self._worker.shutdown()
+            self._worker = None
+            gc.collect()
+
+    def _params(self, sampling: Sampling, limit: int, seed: int | None) -> "SamplingParams":
+        """Every parameter that moves a token, so that no default of vLLM or of the checkpoint does."""
+        from vllm import SamplingParams
+
+        return SamplingParams(
+            temperature=sampling.temperature,
+            top_p=sampling.top_p,
+            top_k=0,
+            min_p=0.0,
+            repetition_penalty=1.0,
+            presence_penalty=0.0,
+            frequency_penalty=0.0,
+            min_tokens=0,
+            max_tokens=limit,
+            seed=seed,
+            stop_token_ids=[] if sampling.ignore_eos else sorted(self._checkpoint.stop_ids),
+            ignore_eos=sampling.ignore_eos,
+            detokenize=False,  # `Checkpoint.completions` reads tokens, for every engine alike
+        )
+
+
+class _Worker:
+    """vLLM and the worker extension behind one face: the `Weights` of a round."""
+
+    def __init__(self, llm: "LLM") -> None:
+        self._llm = llm
+
+    def call(self, kind: type[T], method: str, *values: str | bool | list[int] | list[float]) -> T:
+        """Call a method of the worker extension by name; its result is of type `kind`."""
+        result = self._llm.collective_rpc(method, args=values)[0]
+        assert isinstance(result, kind), (method, result)
+        return result
+
+    def send(self, method: str, move: Move) -> None:
+        """Call a method that takes a move and writes live weights; nothing computed with the old ones stays."""
+        self.call(NoneType, method, [t.seed for t in move.terms], [t.coefficient for t in move.terms])
+        self._forget()
+
+    def stage(self, move: Move) -> None:
+        self.send("esctl_stage", move)
+
+    def write(self, move: Move) -> None:
+        self.send("esctl_write", move)
+
+    def restore(self) -> None:
+        self.call(NoneType, "esctl_restore")
+        self._forget()
+
+    def generate(self, rows: Sequence[tuple[TokenIds, "SamplingParams"]]) -> list["RequestOutput"]:
+        """One generate call; an interrupted one leaves no request behind that the next would go on with."""
+        prompts = [{"prompt_token_ids": list(prompt)} for prompt, _ in rows]
+        engine = self._llm.llm_engine
+        try:
+            outputs: list[RequestOutput] = self._llm.generate(prompts, [params for _, params in rows], use_tqdm=False)
+        finally:
+            if engine.has_unfinished_requests():
+                engine.abort_request(list(engine.output_processor.request_states), internal=True)
+        return outputs
+
+    def shutdown(self) -> None:
+        self._llm.llm_engine.engine_core.shutdown()
+
+    def _forget(self) -> None:
+        """VLLM's prefix cache knows tokens and not weights."""
+        if not self._llm.reset_prefix_cache():
+            raise EngineError("vLLM could not reset its prefix cache, so that old weights would leak into new scores")
+
+
+def _start(spec: EngineSpec, checkpoint: Checkpoint, dtype: torch.dtype) -> "LLM":
+    """Start vLLM with random weights, which `esctl_attach` replaces before anything reads them."""
+    os.environ.update(ENVIRONMENT)
+    on_gpu = torch.cuda.is_available()
+    with process_kept(), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", ".*reduce_op.*", FutureWarning)
+        from vllm import LLM
+
+        try:
+            return LLM(
+                model=str(checkpoint.folder),
+                load_format="dummy",
+                skip_tokenizer_init=True,
+                generation_config="vllm",
+                dtype=dtype_name(dtype),
+                enforce_eager=not on_gpu,
+                max_model_len=checkpoint.context,
+                max_num_seqs=MAX_SEQUENCES,
+                kv_cache_memory_bytes=_kv_bytes(spec, checkpoint, dtype),
+                worker_extension_cls="esctl.engines.vllm_worker.WorkerExtension",
+                seed=0,
+            )
+        except (ValueError, RuntimeError, OSError, NotImplementedError) as error:
+            reason = str(error).strip().split("\n")[0]
+            raise EngineError(
+                f"vLLM cannot serve the model {checkpoint.folder}: {reason}; engine.kind: transformers may"
+            ) from error
+
+
+def _kv_bytes(spec: EngineSpec, checkpoint: Checkpoint, dtype: torch.dtype) -> int | None:
+    """What was asked for; else on a CPU a budget for a small batch, that holds one longest sequence in any case."""
+    if spec.kv_memory is not None:
+        return int(spec.kv_memory * GIB)
+    if torch.cuda.is_available():
+        return None
+    per_block = KV_BLOCK * checkpoint.kv_elements * dtype.itemsize
+    blocks = KV_SEQUENCES * math.ceil(min(checkpoint.context, KV_LENGTH) / KV_BLOCK)
+    longest = math.ceil(checkpoint.context / KV_BLOCK) + 1
+    return max(min(blocks * per_block, KV_MOST), longest * per_block)
+
+
+def _nll(output: "RequestOutput", first: int) -> float:
+    """−Σ log p over the tokens from number `first` on; each position holds its own token's log-probability only."""
+    ids, places = output.prompt_token_ids, output.prompt_logprobs
+    assert ids is not None, output
+    assert places is not None, output
+    return -math.fsum(place[token].logprob for token, place in zip(ids[first:], places[first:], strict=True))
+
+
+def _device() -> str:
+    return "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def _version() -> str:
+    import vllm
+
+    return str(vllm.__version__)
