@@ -5,6 +5,7 @@ Leaves what a method does to `methods` and what a task is to `tasks`; never load
 
 import dataclasses
 import difflib
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from importlib import resources
@@ -24,6 +25,7 @@ Share = Annotated[float, Field(ge=0, le=1)]
 # What a run may change when it is resumed: nothing here decides a weight.
 RESUMABLE = ("generations", "eval", "checkpoint_every", "engine")
 
+PLAIN_TYPES = ("bool", "int", "str")  # as pydantic names them in the place of a mistake
 Plain: TypeAlias = "bool | int | float | str | list[Plain] | dict[str, Plain] | None"
 
 
@@ -143,7 +145,7 @@ def load_recipe(source: str | None, overrides: Mapping[str, Plain], sets: Sequen
         _assign(tree, key, value, mistakes)
     for item in sets:
         key, equals, text = item.partition("=")
-        if not equals:
+        if not equals or not all(key.strip().split(".")):
             mistakes.append(f"--set {item}: write key=value, such as --set method.sigma=0.001")
             continue
         try:
@@ -241,7 +243,7 @@ def _parse_method(section: Plain) -> tuple[MethodConfig | None, list[str]]:
     """The `method:` section by the table of methods: each method's own fields are its schema."""
     if not isinstance(section, dict) or "kind" not in section:
         return None, [f"method.kind: say which method: {', '.join(METHODS)}"]
-    kind, fields = str(section["kind"]), {k: v for k, v in section.items() if k != "kind"}
+    kind, fields = str(section["kind"]), {str(k): v for k, v in section.items() if k != "kind"}
     if kind not in METHODS:
         return None, [f"method.kind: unknown method {kind}{_did_you_mean(kind, METHODS)}; choose {', '.join(METHODS)}"]
     known = [f.name for f in dataclasses.fields(METHODS[kind])]
@@ -250,6 +252,8 @@ def _parse_method(section: Plain) -> tuple[MethodConfig | None, list[str]]:
         method = TypeAdapter(METHODS[kind]).validate_python({k: v for k, v in fields.items() if k in known})
     except ValidationError as error:
         return None, lines + _lines(error, "method")
+    numbers = {k: v for k, v in dataclasses.asdict(method).items() if isinstance(v, float)}
+    lines += [f"method.{k}: {v} is not a finite number" for k, v in numbers.items() if not math.isfinite(v)]
     return method, lines
 
 
@@ -264,10 +268,12 @@ def _lines(error: ValidationError, prefix: str = "") -> list[str]:
 
 def _mistake(detail: ErrorDetails, prefix: str) -> tuple[str, str]:
     """(key, message) of one of pydantic's errors; its names for the members of a union are no part of a key."""
-    path = [p for p in (prefix, *map(str, detail["loc"])) if p.isidentifier() or p.isdigit()]
+    path = [p for p in (prefix, *map(str, detail["loc"])) if (p.isidentifier() or p.isdigit()) and p not in PLAIN_TYPES]
     key, message = ".".join(path), detail["msg"].removeprefix("Value error, ")
     if detail["type"] == "extra_forbidden":
         return key, f"unknown key{_did_you_mean(path[-1], _keys_at(path[:-1]))}"
+    if detail["type"] == "model_type":
+        return key, f"{detail['input']!r} — write a section, such as {key}: {{{_keys_at(path)[0]}: …}}"
     if detail["type"] == "value_error":  # our own checks name the field themselves
         return "", f"{prefix}.{message}" if prefix else message
     return key, f"{detail['input']!r} — {message[0].lower()}{message[1:]}"

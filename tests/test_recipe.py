@@ -26,7 +26,8 @@ def test_a_shipped_recipe_opens_with_what_it_is_and_how_to_launch_it(name):
     first, second, *_ = recipes()[name].read_text().splitlines()
     assert first.startswith("# ")
     assert first.endswith(".")
-    assert second == f"# Launch: esctl train --recipe {name}"
+    command = "eval MODEL" if name.startswith("tasks/") else "train"
+    assert second == f"# Launch: esctl {command} --recipe {name}"
 
 
 @pytest.mark.parametrize("name", list(recipes()))
@@ -84,16 +85,29 @@ def test_all_mistakes_are_told_at_once_with_file_key_and_a_guess(tmp_path):
             "F: select: best-validation needs eval.every above 0",
         ),
         ("method: {kind: es}\nselect: best", "F: select: 'best' — input should be 'last' or 'best-validation'"),
-        ("method: {kind: es, sigma: .nan}", None),
-        ("method: {kind: es, sigma: -0.1}", None),
-        ("method: {kind: es, population: 1}", None),
-        ("method: {kind: es}\nreward: {answer: .inf}", None),
-        ("method: {kind: es}\nseed: 9223372036854775808", None),
+        ("method: {kind: es, sigma: -0.1}", "F: method.sigma: -0.1 must be above 0"),
+        ("method: {kind: es, alpha: .inf}", "F: method.alpha: inf is not a finite number"),
+        (
+            "method: {kind: es, population: 1}",
+            "F: method.population: 1 is too few: z-scores of one score are undefined, use 2 or more",
+        ),
+        ("method: {kind: es, 1: 2}", "F: method.1: unknown key for es"),
+        ("method: {kind: es}\ntask: gsm8k", "F: task: 'gsm8k' — write a section, such as task: {name: …}"),
+        (
+            "method: {kind: es}\nprompt: {template: {a: [1]}}",
+            "F: prompt.template.a: [1] — input should be a valid boolean or [1] — input should be a valid integer"
+            " or [1] — input should be a valid string",
+        ),
+        ("method: {kind: es}\nreward: {answer: .inf}", "F: reward.answer: inf — input should be a finite number"),
+        (
+            "method: {kind: es}\nseed: 9223372036854775808",
+            "F: seed: 9223372036854775808 — input should be less than 9223372036854775808",
+        ),
     ],
 )
 def test_one_mistake_is_one_line(text, says, tmp_path):
     [line] = mistakes_of(text, tmp_path)
-    assert line == says if says else line.startswith("F: ")
+    assert line == says
 
 
 @pytest.mark.parametrize(
@@ -135,6 +149,8 @@ def test_flags_and_sets_reach_any_key_in_order():
     [
         ("seed.deep=1", "seed.deep: seed is a value, not a section"),
         ("seed=[", "--set seed=[: '[' is not a YAML value"),
+        ("=1", "--set =1: write key=value, such as --set method.sigma=0.001"),
+        ("method.=1", "--set method.=1: write key=value, such as --set method.sigma=0.001"),
         ("seed=x", "seed: 'x' — input should be a valid integer, unable to parse string as an integer"),
     ],
 )
