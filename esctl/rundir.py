@@ -9,6 +9,7 @@ import io
 import json
 import os
 import shutil
+import zlib
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -205,10 +206,9 @@ def write_gzip_lines(path: Path, values: Iterable[object]) -> None:
 def read_gzip_lines(path: Path, kind: type[T]) -> list[T]:
     """The dataclasses of a compressed JSON-lines file."""
     try:
-        lines = gzip.decompress(path.read_bytes()).splitlines()
-    except (OSError, EOFError) as error:
-        raise RunError(f"{path}: damaged ({error}); evaluate again") from None
-    return [adapter(kind).validate_json(line) for line in lines]
+        return [adapter(kind).validate_json(line) for line in gzip.decompress(path.read_bytes()).splitlines()]
+    except (OSError, EOFError, zlib.error, ValidationError) as error:
+        raise RunError(f"{path}: damaged ({str(error).splitlines()[0]}); evaluate again") from None
 
 
 def _whole_lines(data: bytes) -> list[bytes]:
