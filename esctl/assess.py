@@ -8,7 +8,7 @@ from esctl.display import eval_line
 from esctl.errors import RunError, UsageError
 from esctl.evaluate import EvalRequest, evaluate
 from esctl.experiment import Experiment
-from esctl.recipe import EMBEDDED, Plain, Recipe, dump_recipe, load_recipe, recipes
+from esctl.recipe import EMBEDDED, Plain, Recipe, dump_recipe, load_recipe, read_recipe_file, recipes
 from esctl.records import Cost, EvalRecord
 from esctl.rundir import RunDir, write_atomic
 from esctl.session import engine_of, new_record, read_recipe
@@ -65,6 +65,12 @@ def _model_recipe(target: str, flags: Mapping[str, Plain], sets: Sequence[str]) 
     source = name if target == EMBEDDED and name in recipes() else None
     overrides = {"label": "base", **({} if source else {"method.kind": "es"}), **flags, "model": target}
     return load_recipe(source, overrides, sets)
+
+
+def sections(source: str | None) -> dict[str, Plain]:
+    """What a recipe says of the evaluation alone: task, prompt, sampling and grading."""
+    tree = read_recipe_file(source)[0] if source else {}
+    return {key: tree[key] for key in ("task", "prompt", "sampling", "grader", "reward") if key in tree}
 
 
 def default_base(recipe: Recipe) -> Path:

@@ -138,6 +138,7 @@ def _train(recipe: "Recipe", folder: Path, resume: bool) -> None:
 @app.command("eval")
 def evaluate_command(
     target: Annotated[str, typer.Argument(metavar="RUN|MODEL", help="A run directory or a model.", show_default=False)],
+    recipe: Annotated[str | None, typer.Option(help="Take task, prompt and sampling from this recipe.")] = None,
     task: Annotated[str | None, typer.Option(help="The task  [default: the run's own, else arithmetic]")] = None,
     data: Annotated[str | None, typer.Option(help="Local files in place of the hub.")] = None,
     split: Annotated[str, typer.Option(help="The split.")] = "test",
@@ -147,10 +148,10 @@ def evaluate_command(
     sets: Sets = None,
 ) -> None:
     """Greedy accuracy with a Wilson interval: strict, flexible, format rate, by difficulty."""
-    from esctl.assess import assess, report_text
+    from esctl.assess import assess, report_text, sections
 
     flags: dict[str, Plain] = {"task.name": task, "task.data": data, "engine.kind": engine}
-    given = {key: value for key, value in flags.items() if value is not None}
+    given = {**sections(recipe), **{key: value for key, value in flags.items() if value is not None}}
     folder, record = assess(target, given, sets or [], split, n, run)
     out(report_text(record))
     out(f"stored in {folder}")

@@ -6,6 +6,7 @@ Knows files and columns, not what they mean.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 
 from esctl.errors import TaskError
 
@@ -81,6 +82,16 @@ def as_text(value: object) -> str:
     return str(value)
 
 
+def quiet_datasets() -> ModuleType:
+    """The library without its bars and notes: what goes wrong is told once, by the error that is raised."""
+    import datasets
+    import huggingface_hub
+
+    datasets.disable_progress_bars()
+    huggingface_hub.utils.logging.set_verbosity_error()
+    return datasets  # type: ignore[no-any-return]
+
+
 def from_file(path: Path) -> list[dict[str, object]]:
     """Rows of a JSONL, JSON, CSV or Parquet file; raises TaskError where it cannot be read."""
     kind = READERS.get(path.suffix)
@@ -88,9 +99,7 @@ def from_file(path: Path) -> list[dict[str, object]]:
         raise TaskError(f"task.data: {path}: unknown ending {path.suffix!r}; give {', '.join(READERS)}")
     if path.stat().st_size == 0:
         return []
-    import datasets
-
-    datasets.disable_progress_bars()
+    datasets = quiet_datasets()
     try:
         return list(datasets.load_dataset(kind, data_files=str(path), split="train"))
     except (datasets.exceptions.DatasetGenerationError, ValueError, OSError) as error:
@@ -100,9 +109,7 @@ def from_file(path: Path) -> list[dict[str, object]]:
 
 def from_hub(name: str, config: str | None, split: str) -> list[dict[str, object]]:
     """Rows of a split from the hub or its cache; raises TaskError naming the cache and the local way out."""
-    import datasets
-
-    datasets.disable_progress_bars()
+    datasets = quiet_datasets()
     try:
         return list(datasets.load_dataset(name, config, split=split))
     except (OSError, ValueError) as error:
@@ -111,8 +118,7 @@ def from_hub(name: str, config: str | None, split: str) -> list[dict[str, object
 
 def hub_splits(name: str) -> tuple[str, ...]:
     """The splits that a hub data set has; raises TaskError as `from_hub` does."""
-    import datasets
-
+    datasets = quiet_datasets()
     try:
         return tuple(datasets.get_dataset_split_names(name))
     except (OSError, ValueError) as error:
@@ -123,8 +129,8 @@ def _not_there(name: str, error: Exception) -> TaskError:
     from datasets import config
 
     return TaskError(
-        f"task.data: {name} is not in the cache {config.HF_DATASETS_CACHE} and cannot be fetched ({type(error).__name__});"
-        " go online once, or give local files with --data PATH"
+        f"task.data: {name} is not in the cache {config.HF_DATASETS_CACHE} and cannot be fetched"
+        f" ({type(error).__name__}); go online once, or give local files with --data PATH"
     )
 
 

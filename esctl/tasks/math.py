@@ -65,5 +65,5 @@ SETS = {
         test=Source("HuggingFaceH4/MATH-500", TEST, ("math500", "math_test", TEST)),
     ),
     "aime24": _contest("aime24", "HuggingFaceH4/aime_2024", TRAIN),
-    "amc23": _contest("amc23", "math-ai/amc23", TEST),
+    "amc23": _contest("amc23", "AI-MO/aimo-validation-amc", TRAIN),  # 83 problems of the AMC 12 of 2022 and 2023
 }
