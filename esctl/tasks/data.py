@@ -3,10 +3,12 @@
 Knows files and columns, not what they mean.
 """
 
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
+from typing import cast
 
 from esctl.errors import TaskError
 
@@ -85,11 +87,10 @@ def as_text(value: object) -> str:
 def quiet_datasets() -> ModuleType:
     """The library without its bars and notes: what goes wrong is told once, by the error that is raised."""
     import datasets
-    import huggingface_hub
 
     datasets.disable_progress_bars()
-    huggingface_hub.utils.logging.set_verbosity_error()
-    return datasets  # type: ignore[no-any-return]
+    logging.getLogger("huggingface_hub").setLevel(logging.ERROR)
+    return cast("ModuleType", datasets)
 
 
 def from_file(path: Path) -> list[dict[str, object]]:
