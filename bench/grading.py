@@ -63,8 +63,8 @@ def hard_seconds(n: int, workers: int) -> tuple[float, float]:
     begun = time.perf_counter()
     grader.grade(["x+1"] * workers, [f"\\boxed{{1+x+{i}-{i}}}" for i in range(workers)])
     started = time.perf_counter()
-    golds = [f"x^2+{i}x" for i in range(1, n + 1)]
-    grades = grader.grade(golds, [f"so \\boxed{{x(x+{i})}}" for i in range(1, n + 1)])
+    golds = [f"\\left( {i}, \\frac{{\\pi}}{{2}} \\right)" for i in range(n)]
+    grades = grader.grade(golds, [f"so \\boxed{{({i}, \\pi/2)}}" for i in range(n)])
     ended = time.perf_counter()
     grader.close()
     assert all(g.strict for g in grades), sum(g.strict for g in grades)
@@ -87,11 +87,8 @@ def main() -> int:
         print(json.dumps(asdict(report)))
     else:
         print(f"{n:,} GSM8K completions of {LENGTH} characters: {seconds:.2f} s ({n / seconds:,.0f} a second)")
-        print(
-            f"{args.hard:,} answers through math-verify, {args.workers} workers: {args.hard / hard:,.0f} a second",
-            end="",
-        )
-        print(f" (start {start:.1f} s)")
+        rate = f"{report.hard_per_second:,.0f} a second, after {start:.1f} s to start"
+        print(f"{args.hard:,} answers through math-verify, {args.workers} workers: {rate}")
     return 0 if report.within_law else 1
 
 
