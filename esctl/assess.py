@@ -21,6 +21,8 @@ def assess(
     target: str, flags: Mapping[str, Plain], sets: Sequence[str], split: str, n: int | None, run: Path | None
 ) -> tuple[Path, EvalRecord]:
     """Evaluate, store, and return where and what; an evaluation that is stored already is read instead."""
+    if n is not None and n < 1:
+        raise UsageError(f"-n {n}: give 1 problem or more, or leave it out for all")
     trained = (Path(target) / "run.json").is_file()
     recipe = _run_recipe(Path(target), flags, sets) if trained else _model_recipe(target, flags, sets)
     folder = RunDir(Path(target) if trained else run or default_base(recipe))

@@ -84,7 +84,9 @@ def _stand_in(run: RunDir, split: str, task: str | None) -> Evaluated:
     evals = [e for e in run.read_evals() if e.split == split and task in (None, e.task.name)]
     greedy = [e for e in evals if e.sampling.temperature == 0 and e.mode.kind == "token" and e.problems.id]
     if not greedy:
-        raise RunError(f"{run.path}: no greedy evaluation on {split}; make one with `esctl eval {run.path}`")
+        raise RunError(
+            f"{run.path}: no greedy evaluation on {split}; make one with `esctl eval {run.path} --split {split}`"
+        )
     kept = [e for e in greedy if e.step == record.kept_generation]
     return Evaluated(run, record, (kept or sorted(greedy, key=lambda e: e.step))[-1])
 

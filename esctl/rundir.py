@@ -61,6 +61,8 @@ class RunDir:
                 yield
         except filelock.Timeout:
             raise RunError(f"{self.path}: another process is using this run; wait for it or stop it") from None
+        except (FileExistsError, NotADirectoryError):
+            raise RunError(f"{self.path}: is a file; choose a directory with --run") from None
         except PermissionError as error:
             raise RunError(f"{error.filename}: cannot be written; choose another place with --run") from None
 

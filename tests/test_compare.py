@@ -120,7 +120,8 @@ def test_only_greedy_evaluations_of_the_split_count(tmp_path):
     assert compare([run], "test").rows[0].strict.value == 0.7
     with pytest.raises(RunError) as error:
         compare([run], "train")
-    assert str(error.value) == f"{run.path}: no greedy evaluation on train; make one with `esctl eval {run.path}`"
+    way_out = f"make one with `esctl eval {run.path} --split train`"
+    assert str(error.value) == f"{run.path}: no greedy evaluation on train; {way_out}"
 
 
 def test_a_model_trained_elsewhere_joins_with_two_files(tmp_path):
