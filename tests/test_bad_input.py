@@ -1,0 +1,322 @@
+"""A user's mistake is one line and an exit code: what is wrong, where, what to do next; and nothing is lost."""
+
+import contextlib
+import shlex
+import shutil
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from miniature import evaluation, write_run
+
+from esctl.cli import main
+from esctl.rundir import RunDir
+
+SMALL = (
+    "--recipe arithmetic/es --engine transformers --set method.population=4 --set prompts=8"
+    " --set sampling.max_tokens=16 --set eval.n=16 --set eval.final=null --set eval.every=0"
+)
+
+
+@pytest.fixture(scope="session")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of two generations, to be copied and damaged."""
+    run = tmp_path_factory.mktemp("trained") / "run"
+    assert esctl(f"train {SMALL} --generations 2 --run {run}") == 0
+    return run
+
+
+def esctl(line: str) -> int:
+    """Run the command line in this process; its exit code."""
+    before, sys.argv = sys.argv, ["esctl", *shlex.split(line)]
+    try:
+        main()
+    except SystemExit as done:
+        return int(done.code or 0)
+    finally:
+        sys.argv = before
+    return 0
+
+
+def files_below(folder: Path) -> dict[str, bytes]:
+    """Every file but locks: what must not be lost."""
+    return {str(p): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file() and p.name != ".lock"}
+
+
+def refused(line: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> tuple[int, str]:
+    """Exit code and message of a refused command, with `D` for its folder; checks that no file changed."""
+    before = files_below(folder)
+    capsys.readouterr()
+    with contextlib.chdir(folder):
+        code = esctl(line.replace("D/", f"{folder}/"))
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert files_below(folder) == before
+    return code, printed.err.replace(str(folder), "D").rstrip("\n")
+
+
+# What needs no run: (command, exit code, message). D is an empty folder but for those written in `stage`.
+PLAIN = [
+    (
+        "train --recipe arithmetic/es --set generatons=3 --set prompts=many",
+        2,
+        "recipe arithmetic/es: prompts: 'many' — input should be a valid integer, unable to parse string "
+        "as an integer\nesctl: recipe arithmetic/es: generatons: unknown key, did you mean generations?",
+    ),
+    (
+        "train --method esam",
+        2,
+        "recipe: method.kind: unknown method esam, did you mean essam?; choose es, essam, essam-f",
+    ),
+    (
+        "train --recipe arithmetic/esam",
+        2,
+        "recipe arithmetic/esam: no such file and no shipped recipe; did you mean arithmetic/essam?",
+    ),
+    (
+        "train --method es --set method.population=1",
+        2,
+        "recipe arithmetic/es: method.population: 1 is too few: z-scores of one score are undefined, use 2 or more",
+    ),
+    (
+        "train --method es --model D/none",
+        2,
+        "model: D/none: no such folder; give one, a hub id such as Qwen/Qwen2.5-0.5B-Instruct, or embedded",
+    ),
+    (
+        "train --method es --model D/empty",
+        2,
+        "model: D/empty has no config.json; give a model folder in Hugging Face format",
+    ),
+    (
+        "train --method es --task arithmetics",
+        2,
+        "task.name: no task arithmetics, did you mean arithmetic?; choose arithmetic, tiny-countdown, "
+        "gsm8k, math, aime24, amc23, countdown, file",
+    ),
+    (
+        "train --method es --set task.split=tests",
+        2,
+        "task.split: arithmetic may not be trained on tests; trainable: train",
+    ),
+    (
+        "train --method es --set task.split=test",
+        2,
+        "task.split: arithmetic may not be trained on test; trainable: train",
+    ),
+    (
+        "train --method es --set eval.split=valid",
+        2,
+        "task.split: arithmetic has no split 'valid'; choose train, validation, test",
+    ),
+    (
+        "train --method es --set prompts=100000",
+        2,
+        "prompts: 100000 per generation, but train has 4096 problems",
+    ),
+    (
+        "train --method es --set sampling.max_tokens=100000",
+        2,
+        "train: 4096 prompts and 100000 new tokens do not fit the model's 512 tokens (train-0, train-1, "
+        "train-2, …); lower sampling.max_tokens or prompt.shots",
+    ),
+    (
+        "train --method es --task gsm8k --model embedded --data D/data",
+        2,
+        "task.data: D/data/train.jsonl: no rows; give data that has problems",
+    ),
+    (
+        "train --method es --task gsm8k --model embedded --data D/none",
+        2,
+        "task.data: D/none: no such file or folder",
+    ),
+    (
+        "train --method es --run D/data/train.jsonl",
+        1,
+        "D/data/train.jsonl: is a file; choose a directory with --run",
+    ),
+    (
+        "train --method es --run D/data",
+        1,
+        "D/data: is in use; continue it with --resume, or choose another with --run",
+    ),
+    (
+        "train --method es --resume --run D/empty",
+        1,
+        "D/empty: no run here to resume (recipe.yaml is missing); leave --resume out",
+    ),
+    (
+        "train --method es --engine vlm",
+        2,
+        "recipe arithmetic/es: engine.kind: 'vlm' — input should be 'auto', 'vllm' or 'transformers'",
+    ),
+    (
+        "train --method es --set reward.function=no.such:f",
+        2,
+        "no.such:f: ModuleNotFoundError: No module named 'no'; give package.module:name, importable from "
+        "the current folder",
+    ),
+    (
+        "eval D/none",
+        2,
+        "model: D/none: no such folder; give one, a hub id such as Qwen/Qwen2.5-0.5B-Instruct, or embedded",
+    ),
+    (
+        "eval embedded --split tests",
+        2,
+        "task.split: arithmetic has no split 'tests'; choose train, validation, test",
+    ),
+    (
+        "eval embedded -n 0",
+        2,
+        "-n 0: give 1 problem or more, or leave it out for all",
+    ),
+    (
+        "eval embedded -n 4 --engine transformers --run D/data/train.jsonl",
+        1,
+        "D/data/train.jsonl: is a file; choose a directory with --run",
+    ),
+    (
+        "compare D/empty",
+        1,
+        "D/empty: no run directory here (nothing below it holds a run.json)",
+    ),
+    (
+        "compare D/none",
+        1,
+        "D/none: no run directory here (nothing below it holds a run.json)",
+    ),
+    (
+        "compare D/mini --split validation",
+        1,
+        "D/mini: no greedy evaluation on validation; make one with `esctl eval D/mini --split validation`",
+    ),
+    (
+        "compare D/mini --format html",
+        2,
+        "--format html: choose table, markdown, csv, json",
+    ),
+    (
+        "show D/none",
+        1,
+        "D/none: no run here (run.json is missing); start one with `esctl train --run`",
+    ),
+    (
+        "export D/none D/out --step 0",
+        1,
+        "D/none: no run here (run.json is missing); start one with `esctl train --run`",
+    ),
+    (
+        "recipes show arithmetic/esam",
+        2,
+        "recipe arithmetic/esam: no such file and no shipped recipe; did you mean arithmetic/essam?",
+    ),
+    (
+        "recipes copy arithmetic/es D/data/train.jsonl",
+        2,
+        "D/data/train.jsonl: exists; choose another name",
+    ),
+]
+
+
+@pytest.fixture
+def stage(tmp_path):
+    """A folder with an empty one, empty data, and a miniature run."""
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "train.jsonl").touch()
+    write_run(tmp_path / "mini", evaluation([1, 0]))
+    return tmp_path
+
+
+@pytest.mark.parametrize(("line", "code", "says"), PLAIN)
+def test_a_mistake_in_what_is_asked_is_told_and_changes_nothing(line, code, says, stage, capsys):
+    assert refused(line, stage, capsys) == (code, f"esctl: {says}")
+
+
+def _no_damage(run: Path) -> None:
+    pass
+
+
+def _spoil_scores(run: Path) -> None:
+    lines = (run / "scores.jsonl").read_text().splitlines(keepends=True)
+    (run / "scores.jsonl").write_text("".join([lines[0], "{\n", *lines[2:]]))
+
+
+def _swap_scores(run: Path) -> None:
+    lines = (run / "scores.jsonl").read_text().splitlines(keepends=True)
+    (run / "scores.jsonl").write_text("".join([lines[1], lines[0], *lines[2:]]))
+
+
+def _other_base(run: Path) -> None:
+    record = RunDir(run).read_record()
+    RunDir(run).write_record(replace(record, base=replace(record.base, weights_sha256="0" * 64)))
+
+
+def _other_noise(run: Path) -> None:
+    record = RunDir(run).read_record()
+    RunDir(run).write_record(replace(record, noise=replace(record.noise, version=0)))
+
+
+def _later_schema(run: Path) -> None:
+    (run / "run.json").write_text('{"schema": 9}')
+
+
+def _no_weights(run: Path) -> None:
+    shutil.rmtree(run / "weights")
+
+
+RESUME = "train --resume --run D/run --generations 3"
+# What a run refuses: (damage, command, exit code, start of the message).
+DAMAGED = [
+    (_no_damage, f"train {SMALL} --run D/run", 1, "D/run: is in use; continue it with --resume, or choose another"),
+    (_no_damage, f"{RESUME} --set method.sigma=1", 1, "D/run: --resume cannot change method.sigma: 0.015 → 1.0; start"),
+    (_spoil_scores, RESUME, 1, "D/run/scores.jsonl:2: line: Invalid JSON"),
+    (_swap_scores, RESUME, 1, "D/run/scores.jsonl:1: holds generation, round, member (0, 0, 1) where (0, 0, 0) must"),
+    (_other_base, RESUME, 1, "D/run: base weights differ from the record (00"),
+    (_other_noise, RESUME, 1, "D/run: noise differ from the record ("),
+    (_later_schema, RESUME, 1, "D/run/run.json: schema 9, but this esctl reads 1; use the esctl that wrote it"),
+    (_spoil_scores, "export D/run D/out --step 1", 1, "D/run/scores.jsonl:2: line: Invalid JSON"),
+    (_other_base, "export D/run D/out --step 1", 1, "D/run: embedded has weights "),
+    (_other_noise, "export D/run D/out --step 1", 1, "D/run: its seeds mean noise "),
+    (_no_damage, "export D/run D/out --step 3", 2, "--step 3: D/run has generations 0 to 2"),
+    (_no_damage, "export D/run D/out --step 1 --dtype int8", 2, "--dtype int8: choose float32, bfloat16, float16"),
+    (_no_damage, "export D/run D/run --step 1", 2, "D/run: exists; choose a new folder"),
+    (
+        _no_damage,
+        "compare D/run",
+        1,
+        "D/run: no greedy evaluation on test; make one with `esctl eval D/run --split test`",
+    ),
+    (_no_damage, "show D/run --generation 7", 2, "--generation 7: D/run has rollouts of 0 to 1"),
+    (_no_weights, "eval D/run", 2, "D/run: has no weights yet; finish it with `esctl train --resume --run D/run`"),
+]
+
+
+def history(folder: Path) -> dict[str, bytes]:
+    """What no refusal may touch: all but how the last session ended, and what follows from scores."""
+    follows = ("run.json", "recipe.yaml", "metrics.jsonl")
+    return {path: data for path, data in files_below(folder).items() if not path.endswith(follows)}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("damage", "line", "code", "says"), DAMAGED)
+def test_a_run_that_does_not_fit_is_refused_and_keeps_its_history(damage, line, code, says, trained, tmp_path, capsys):
+    shutil.copytree(trained, tmp_path / "run")
+    damage(tmp_path / "run")
+    before = history(tmp_path)
+    capsys.readouterr()
+    assert esctl(line.replace("D/", f"{tmp_path}/")) == code
+    told = [x for x in capsys.readouterr().err.replace(str(tmp_path), "D").splitlines() if x.startswith("esctl: ")]
+    assert len(told) == 1
+    assert told[0].startswith(f"esctl: {says}")
+    assert history(tmp_path) == before
+
+
+@pytest.mark.slow
+def test_a_locked_run_is_refused(trained, tmp_path, capsys):
+    shutil.copytree(trained, tmp_path / "run")
+    with RunDir(tmp_path / "run").lock():
+        assert esctl(f"train --resume --run {tmp_path}/run --generations 3") == 1
+    assert capsys.readouterr().err.endswith("/run: another process is using this run; wait for it or stop it\n")
