@@ -46,6 +46,7 @@ def progress() -> Console:
 def main() -> None:
     """Run the command line; a known failure is one line and an exit code, never a traceback."""
     os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # read when torch is imported
     try:
         app()
     except EsctlError as error:

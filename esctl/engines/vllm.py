@@ -4,6 +4,7 @@ Leaves the weights to `vllm_worker`, which runs where they are, and the order of
 """
 
 import gc
+import logging
 import math
 import os
 import warnings
@@ -201,6 +202,7 @@ class _Worker:
 def _start(spec: EngineSpec, checkpoint: Checkpoint, dtype: torch.dtype) -> "LLM":
     """Start vLLM with random weights, which `esctl_attach` replaces before anything reads them."""
     os.environ.update(ENVIRONMENT)
+    logging.getLogger("vllm").setLevel(logging.ERROR)  # what it says before it has read its level
     on_gpu = torch.cuda.is_available()
     with process_kept(), warnings.catch_warnings():
         warnings.filterwarnings("ignore", ".*reduce_op.*", FutureWarning)
