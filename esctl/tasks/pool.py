@@ -148,6 +148,7 @@ class _Worker:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             start_new_session=True,
+            env={**os.environ, "PYTHONHASHSEED": "0"},  # a library's order of sets must not decide a grade
         )
         self.deadline = time.monotonic() + START_SECONDS
 
