@@ -46,7 +46,7 @@ def usable_scores(records: Sequence[ScoreRecord]) -> list[float]:
     finite = [r.score for r in records if r.score is not None]
     if not finite:
         where = f"generation {records[0].generation}, round {records[0].round}"
-        raise RunError(f"{where}: no candidate had finite logits; lower method.sigma, or engine.dtype: float32")
+        raise RunError(f"{where}: no candidate had finite logits; start another run with a lower method.sigma")
     lowest = min(finite)
     return [lowest if r.score is None else r.score for r in records]
 

@@ -36,8 +36,15 @@ def train(recipe: Recipe, run: RunDir, resume: bool, report: Report) -> RunRecor
         if not resume:
             run.refuse_used()
         with engine_of(experiment) as engine:
-            _open_record(run, experiment, engine)
-            return _guarded(run, Training(experiment, run, engine, report))
+            now = new_record(experiment, engine, recipe.kind)
+            if not run.exists:
+                write_atomic(run.recipe, dump_recipe(recipe).encode())
+                run.write_record(now)
+            refuse_other_origin(run, now, recipe.task.split)
+            training = Training(experiment, run, engine, report)  # reads and checks what is recorded
+            write_atomic(run.recipe, dump_recipe(recipe).encode())
+            training.begin(now)
+            return _guarded(run, training)
 
 
 def _guarded(run: RunDir, training: Training) -> RunRecord:
@@ -98,25 +105,20 @@ def new_record(experiment: Experiment, engine: Engine, method: str) -> RunRecord
     )
 
 
-def _open_record(run: RunDir, experiment: Experiment, engine: Engine) -> None:
-    """Write the record of a new run, or refuse to continue one that was made from something else."""
-    now = new_record(experiment, engine, experiment.recipe.kind)
-    if not run.exists:
-        write_atomic(run.recipe, dump_recipe(experiment.recipe).encode())
-        run.write_record(now)
-        return
+def refuse_other_origin(run: RunDir, now: RunRecord, split: str) -> None:
+    """Refuse to continue a run that was made from something else than what is here now."""
     before = run.read_record()
     for what, old, new in (
-        ("base weights", before.base.weights_sha256, now.base.weights_sha256),
-        ("tokenizer", before.base.tokenizer_sha256, now.base.tokenizer_sha256),
-        ("prompt", before.prompt_sha256, now.prompt_sha256),
-        ("noise", before.noise, now.noise),
-        ("training problems", *(r.problems_sha256[experiment.recipe.task.split] for r in (before, now))),
+        ("the base weights are", before.base.weights_sha256, now.base.weights_sha256),
+        ("the tokenizer is", before.base.tokenizer_sha256, now.base.tokenizer_sha256),
+        ("the prompt is", before.prompt_sha256, now.prompt_sha256),
+        ("the noise is", before.noise.fingerprint, now.noise.fingerprint),
+        ("the training problems are", before.problems_sha256.get(split, "none"), now.problems_sha256[split]),
     ):
         if old != new:
-            raise RunError(f"{run.path}: {what} differ from the record ({old} → {new}); restore them, or start anew")
-    write_atomic(run.recipe, dump_recipe(experiment.recipe).encode())
-    run.write_record(replace(before, status="running", engine=now.engine, versions=now.versions, argv=now.argv))
+            raise RunError(
+                f"{run.path}: {what} not as recorded ({old[:12]} then, {new[:12]} now); restore, or start another run"
+            )
 
 
 def version(package: str) -> str | None:

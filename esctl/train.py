@@ -72,6 +72,10 @@ class Training:
         self.state, self.moves, self.pending = history.state, list(history.moves), list(history.pending)
         self._catch_up(history)
 
+    def begin(self, now: RunRecord) -> None:
+        """Record that a session runs, with what."""
+        self._write(replace(self.record, status="running", engine=now.engine, versions=now.versions, argv=now.argv))
+
     def finish(self) -> RunRecord:
         """Train what is left, keep the weights that `select` asks for, and evaluate them."""
         self._rewrite_metrics()

@@ -79,7 +79,7 @@ def test_a_round_without_any_finite_score_is_an_error():
     with pytest.raises(RunError) as error:
         replay(ES(population=2), 0, DIM, [record(0, 0, m, None) for m in range(2)], SCORES)
     assert str(error.value) == (
-        "generation 0, round 0: no candidate had finite logits; lower method.sigma, or engine.dtype: float32"
+        "generation 0, round 0: no candidate had finite logits; start another run with a lower method.sigma"
     )
 
 
