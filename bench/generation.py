@@ -1,0 +1,111 @@
+"""What a candidate costs above the same generate call in vLLM as it ships: write, reset, finite check, grading.
+
+    python bench/generation.py                                                  # embedded model, 64 prompts × 32 tokens
+    python bench/generation.py --model FOLDER --prompts 32 --tokens 64 --members 1
+
+Both engines live in one process and take turns, so that a busy machine slows both; the ratio is that of each pair.
+"""
+
+import argparse
+import json
+import re
+import statistics
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from esctl.engines import Completion, EngineSpec, Sampling
+from esctl.engines.caller import process_kept
+from esctl.engines.vllm import VLLMEngine
+from esctl.moves import EMPTY, Move, Round
+
+if TYPE_CHECKING:
+    from vllm import LLM
+
+EMBEDDED = Path(__file__).parent.parent / "esctl" / "assets" / "tiny"
+CONTEXT = 512
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", type=Path, default=EMBEDDED)
+    parser.add_argument("--prompts", type=int, default=64)
+    parser.add_argument("--tokens", type=int, default=32)
+    parser.add_argument("--members", type=int, default=4, help="candidates of a round, and plain calls beside it")
+    parser.add_argument("--pairs", type=int, default=7)
+    parser.add_argument("--json", action="store_true")
+    args = parser.parse_args()
+    engine = VLLMEngine(EngineSpec(args.model, kind="vllm", max_model_len=CONTEXT))
+    plain = as_it_ships(args.model)
+    prompts = [[5 + (7 * i + 3 * j) % 200 for j in range(24)] for i in range(args.prompts)]
+    pairs = [
+        (ours(engine, prompts, args.tokens, args.members), theirs(plain, prompts, args.tokens, args.members))
+        for _ in range(args.pairs + 1)
+    ][1:]  # the first pair compiles and fills caches
+    engine.close()
+    report(args, pairs)
+
+
+def as_it_ships(model: Path) -> "LLM":
+    """vLLM with its own loader, tokenizer and packed weights, and the same KV budget."""
+    from vllm import LLM
+
+    with process_kept():
+        return LLM(
+            str(model),
+            dtype="float32",
+            enforce_eager=True,
+            max_model_len=CONTEXT,
+            max_num_seqs=256,
+            kv_cache_memory_bytes=1 << 30,
+        )
+
+
+def ours(engine: VLLMEngine, prompts: list[list[int]], tokens: int, members: int) -> float:
+    """Seconds of one round, its restore included, per candidate."""
+    graded: list[int] = []
+
+    def grade(_: int, completions: list[list[Completion]]) -> None:
+        graded.extend(len(re.findall(r"\d+", sample.text)) for samples in completions for sample in samples)
+
+    round_ = Round(0, 0, EMPTY, tuple(Move.of([seed], [1e-3]) for seed in range(members)))
+    begun = time.perf_counter()
+    engine.rollout(round_, prompts, Sampling(0.0, tokens, ignore_eos=True), on_candidate=grade)
+    seconds = time.perf_counter() - begun
+    assert len(graded) == members * len(prompts), len(graded)
+    return seconds / members
+
+
+def theirs(plain: "LLM", prompts: list[list[int]], tokens: int, members: int) -> float:
+    """Seconds of one plain generate call."""
+    from vllm import SamplingParams
+
+    params = SamplingParams(temperature=0.0, max_tokens=tokens, ignore_eos=True)
+    begun = time.perf_counter()
+    for _ in range(members):
+        plain.reset_prefix_cache()  # else only the first call would read the prompts
+        plain.generate([{"prompt_token_ids": prompt} for prompt in prompts], params, use_tqdm=False)
+    return (time.perf_counter() - begun) / members
+
+
+def report(args: argparse.Namespace, pairs: list[tuple[float, float]]) -> None:
+    ratios = sorted(ours / theirs for ours, theirs in pairs)
+    result = {
+        "model": args.model.name,
+        "prompts": args.prompts,
+        "tokens": args.tokens,
+        "esctl_seconds": statistics.median(ours for ours, _ in pairs),
+        "vllm_seconds": statistics.median(theirs for _, theirs in pairs),
+        "ratio": statistics.median(ratios),
+        "ratio_lowest": ratios[0],
+        "ratio_highest": ratios[-1],
+        "pairs": len(pairs),
+    }
+    if args.json:
+        print(json.dumps(result))
+    else:
+        print("\n".join(f"{name:>14}  {value}" for name, value in result.items()))
+
+
+if __name__ == "__main__":
+    main()
