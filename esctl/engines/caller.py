@@ -65,8 +65,9 @@ def stdout_kept() -> Iterator[None]:
 
 def use_threads(threads: int | None) -> int:
     """Let torch and the noise kernel use `threads`, by default what torch took from OMP_NUM_THREADS or the cores."""
-    if threads is not None:
-        torch.set_num_threads(threads)
-    threads = torch.get_num_threads()
+    threads = threads or torch.get_num_threads()
     numba.set_num_threads(min(threads, numba.config.NUMBA_NUM_THREADS))
+    # After numba, which gives the OpenMP pool that both share every core when it starts: unsaid, each process would
+    # spin on all of them, and two side by side stand still.
+    torch.set_num_threads(threads)
     return threads
