@@ -4,6 +4,7 @@ Leaves the loop to `train` and single evaluations to `evaluate`.
 """
 
 import importlib.metadata
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -50,6 +51,8 @@ def train(recipe: Recipe, run: RunDir, resume: bool, report: Report) -> RunRecor
 def _guarded(run: RunDir, training: Training) -> RunRecord:
     """Leave the record saying how the session ended."""
     status = "failed"
+    # vLLM takes SIGTERM for itself when it starts; a scheduler that ends a job gets what Ctrl-C gets.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         return training.finish()
     except KeyboardInterrupt:

@@ -84,15 +84,16 @@ def test_kills_at_random_moments_change_nothing(undisturbed, tmp_path):
     assert outcome(run) == outcome(whole)
 
 
-def test_interrupt_says_how_to_go_on_and_resume_ends_alike(undisturbed, tmp_path):
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_interrupt_says_how_to_go_on_and_resume_ends_alike(undisturbed, tmp_path, number):
     engine, whole = undisturbed
-    if engine != "transformers":
-        pytest.skip("one engine is enough")
+    if (engine, number) not in (("transformers", signal.SIGINT), ("vllm", signal.SIGTERM)):
+        pytest.skip("each engine gets one of the two signals")
     run = tmp_path / "run"
     process = subprocess.Popen(command(run, engine), stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
     while not (run / "scores.jsonl").exists():
         time.sleep(0.05)
-    process.send_signal(signal.SIGINT)
+    process.send_signal(number)
     _, errors = process.communicate(timeout=60)
     assert f"go on with: esctl train --resume --run {run}" in errors.splitlines()[-1]
     assert process.returncode == 1
