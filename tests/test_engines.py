@@ -25,6 +25,9 @@ A, B = Move.of([1, 2], [0.05, -0.03]), Move.of([3], [0.04])
 PROMPTS = [[7 + (5 * i + 3 * j) % 45 for j in range(4 + 3 * i)] for i in range(4)]
 TARGETS = [[9, 20, 31], [40], [12, 13], [50, 8, 17, 30]]
 
+# What vLLM's own modules warn of when they are imported is for its authors.
+importing_vllm = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::DeprecationWarning")
+
 
 @dataclass(frozen=True)
 class Subject:
@@ -393,6 +396,7 @@ def test_an_interrupted_generation_leaves_no_request_behind(subject: Subject, mo
 
 
 @pytest.mark.slow
+@importing_vllm
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("shape", [(1, 8), (3, 5), (7, 1), (256, 128), (65, 300)])
 def test_a_packed_matrix_is_a_copy_of_its_own_and_reads_back_exactly(
@@ -417,6 +421,7 @@ def test_a_packed_matrix_is_a_copy_of_its_own_and_reads_back_exactly(
 
 
 @pytest.mark.slow
+@importing_vllm
 def test_a_tensor_without_a_place_is_refused_by_name() -> None:
     pytest.importorskip("vllm")
     from esctl.engines.vllm_weights import find_slots

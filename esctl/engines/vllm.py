@@ -48,6 +48,7 @@ class VLLMEngine:
         with random_states_kept(), stdout_kept():
             self._worker: _Worker | None = _Worker(_start(spec, self._checkpoint, self._dtype))
             self.dim = self._live.call(int, "esctl_attach", str(self._checkpoint.folder), spec.probes)
+            self._try_out()
         self.description = f"vllm {_version()}, {dtype_name(self._dtype)}, {_device()}, {threads} threads"
 
     @property
@@ -131,6 +132,14 @@ class VLLMEngine:
             self._worker = None
             gc.collect()
 
+    def _try_out(self) -> None:
+        """Ask for one token, so that what vLLM refuses only on the way (a head size without a kernel) fails at once."""
+        try:
+            self._live.generate([([0], self._params(Sampling(0.0, 1), 1, None))])
+        except (ValueError, RuntimeError, NotImplementedError) as error:
+            self.close()
+            raise _refused(self._checkpoint, error) from error
+
     def _params(self, sampling: Sampling, limit: int, seed: int | None) -> "SamplingParams":
         """Every parameter that moves a token, so that no default of vLLM or of the checkpoint does."""
         from vllm import SamplingParams
@@ -205,7 +214,8 @@ def _start(spec: EngineSpec, checkpoint: Checkpoint, dtype: torch.dtype) -> "LLM
     logging.getLogger("vllm").setLevel(logging.ERROR)  # what it says before it has read its level
     on_gpu = torch.cuda.is_available()
     with process_kept(), warnings.catch_warnings():
-        warnings.filterwarnings("ignore", ".*reduce_op.*", FutureWarning)
+        for category in (FutureWarning, DeprecationWarning):  # of vLLM's and torch's modules, for their authors
+            warnings.simplefilter("ignore", category)
         from vllm import LLM
 
         try:
@@ -223,10 +233,12 @@ def _start(spec: EngineSpec, checkpoint: Checkpoint, dtype: torch.dtype) -> "LLM
                 seed=0,
             )
         except (ValueError, RuntimeError, OSError, NotImplementedError) as error:
-            reason = str(error).strip().split("\n")[0]
-            raise EngineError(
-                f"vLLM cannot serve the model {checkpoint.folder}: {reason}; engine.kind: transformers may"
-            ) from error
+            raise _refused(checkpoint, error) from error
+
+
+def _refused(checkpoint: Checkpoint, error: Exception) -> EngineError:
+    reason = str(error).strip().split("\n")[0]
+    return EngineError(f"vLLM cannot serve the model {checkpoint.folder} ({reason}): try engine.kind: transformers")
 
 
 def _kv_bytes(spec: EngineSpec, checkpoint: Checkpoint, dtype: torch.dtype) -> int | None:

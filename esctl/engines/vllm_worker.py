@@ -29,7 +29,7 @@ class ModelRunner(Protocol):
 
 
 class LogitWatch:
-    """Whether every logit since the last reading was finite: one reduction per step, read once per candidate.
+    """Whether every logit under the live weights was finite: one reduction per step, read once per candidate.
 
     A sum is finite unless a logit is not (or logits near the largest number are as good as infinite); it stays on the
     device, so that no step waits for it.
@@ -37,7 +37,7 @@ class LogitWatch:
 
     def __init__(self, model: ServedModel) -> None:
         self._compute = model.compute_logits
-        self._total = torch.zeros(())
+        self.start()
         model.compute_logits = self
 
     def __call__(self, hidden_states: Tensor) -> Tensor | None:
@@ -47,11 +47,13 @@ class LogitWatch:
             self._total = self._total.to(logits.device) + logits.sum(dtype=torch.float32)
         return logits
 
-    def read(self) -> bool:
-        """The answer, which starts anew."""
-        finite = bool(self._total.isfinite())
+    def start(self) -> None:
+        """Forget the logits of other weights."""
         self._total = torch.zeros(())
-        return finite
+
+    def finite(self) -> bool:
+        """Whether all were; waits for the device."""
+        return bool(self._total.isfinite())
 
 
 class WorkerExtension:
@@ -73,6 +75,7 @@ class WorkerExtension:
 
     def esctl_write(self, seeds: list[int], coefficients: list[float]) -> None:
         """Make a candidate live."""
+        self.esctl_watch.start()
         self.esctl_weights.write(Move.of(seeds, coefficients))
 
     def esctl_restore(self) -> None:
@@ -85,8 +88,8 @@ class WorkerExtension:
         self.esctl_weights.restore()
 
     def esctl_finite(self) -> bool:
-        """Whether every logit since the last call was finite."""
-        return self.esctl_watch.read()
+        """Whether every logit of this candidate was finite."""
+        return self.esctl_watch.finite()
 
     def esctl_save(self, path: str, dtype: str, source: str) -> None:
         """Write θ as a model folder."""
