@@ -129,6 +129,9 @@ def test_countdown_is_exact():
 
 # Properties
 
+settings.register_profile("esctl", deadline=None)  # a busy machine is not a slow grader
+settings.load_profile("esctl")
+
 finite = st.fractions(min_value=-(10**9), max_value=10**9, max_denominator=10**4)
 whole = st.integers(min_value=-(10**12), max_value=10**12)
 STYLES = {
