@@ -433,7 +433,7 @@ def test_a_tensor_without_a_place_is_refused_by_name() -> None:
             super().__init__()
             self.norm = torch.nn.LayerNorm(4, bias=False)
 
-    with pytest.raises(EngineError, match=r"holds norm\.weight, not in the checkpoint"):
+    with pytest.raises(EngineError, match=r"holds norm\.weight, which the checkpoint lacks"):
         find_slots(Odd(), Center({"weight": (4,)}))
     with pytest.raises(EngineError, match=r"no place for extra\.weight"):
         find_slots(Odd(), Center({"norm.weight": (4,), "extra.weight": (4,)}))

@@ -174,6 +174,10 @@ def find_slots(model: FusedModel, center: Center) -> list[Slot]:
     slots: dict[int, Slot] = {}  # by the identity of the parameter, which a tied layer shares
     for prefix, module in model.named_modules():
         for kind, parameter in list(module.named_parameters(recurse=False)):
+            if packs and kind == "bias" and isinstance(module, LinearBase):
+                parameter.data = parameter.data.to(
+                    module.params_dtype
+                )  # widened for AMX kernels, which oneDNN replaces
             if id(parameter) not in slots:
                 names = tuple(_canonical(prefix, kind, model.packed_modules_mapping))
                 slots[id(parameter)] = _slot(names, module, parameter, center)

@@ -37,7 +37,7 @@ class LogitWatch:
 
     def __init__(self, model: ServedModel) -> None:
         self._compute = model.compute_logits
-        self.start()
+        self._total = torch.zeros(())
         model.compute_logits = self
 
     def __call__(self, hidden_states: Tensor) -> Tensor | None:
