@@ -8,6 +8,7 @@ from esctl.display import eval_line
 from esctl.errors import RunError, UsageError
 from esctl.evaluate import EvalRequest, evaluate
 from esctl.experiment import Experiment
+from esctl.peak import peak_bytes
 from esctl.recipe import EMBEDDED, Plain, Recipe, dump_recipe, load_recipe, read_recipe_file, recipes
 from esctl.records import Cost, EvalRecord
 from esctl.rundir import RunDir, write_atomic
@@ -37,7 +38,10 @@ def assess(
             raise RunError(f"{folder.path}: holds another model's evaluations; choose another directory with --run")
         request = EvalRequest(chosen, record.kept_generation or 0, record.train.rollouts)
         evaluate(experiment, folder, engine, request)
-        folder.write_record(replace(record, eval=sum((e.cost for e in folder.read_evals()), Cost())))
+        spent = sum((e.cost for e in folder.read_evals()), Cost())
+        # A run's peak is its training's; evaluating it later must not count against its method.
+        peak = record.peak_bytes if trained else peak_bytes(engine, record.peak_bytes)
+        folder.write_record(replace(record, eval=spent, peak_bytes=peak))
     return folder.path, _stored(folder, experiment, request)
 
 

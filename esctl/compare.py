@@ -72,7 +72,7 @@ def compare(runs: Sequence[RunDir], split: str, task: str | None = None, force: 
     for group in groups.values():
         if len({item.record.seed for item in group}) < len(group):
             notes.append(f"{group[0].record.label}: a seed is there twice, so the interval is too narrow")
-    few = [r.label for r in rows if r.seeds < ENOUGH_SEEDS]
+    few = [r.label for r in rows if r.seeds < ENOUGH_SEEDS and r.rollouts]  # what was not trained has no seeds
     if few:
         notes.append(f"{', '.join(few)}: fewer than {ENOUGH_SEEDS} seeds, intervals are conditional on these runs")
     return Comparison(f"{first.task.name} v{first.task.version}", split, len(first.problems.id), rows, tuple(notes))
