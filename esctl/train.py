@@ -210,10 +210,10 @@ class Training:
         """`last`, or the first generation with the best strict accuracy on the validation split."""
         if self.recipe.select == "last":
             return self.state.generation
-        split = self.recipe.eval.split
-        evals = [e for e in self.run.read_evals() if e.split == split and e.task.name == self.experiment.task.name]
+        chosen = self.experiment.split(self.recipe.eval.split).first(self.recipe.eval.n)
+        evals = [e for e in self.run.read_evals() if e.problems_sha256 == chosen.sha256]
         if not evals:
-            raise RunError(f"{self.run.evals}: select: best-validation needs an evaluation on {split}")
+            raise RunError(f"{self.run.evals}: select: best-validation needs an evaluation on {chosen.name}")
         return min(evals, key=lambda e: (-strict_share(e), e.step)).step
 
     def _move_engine_to(self, generation: int) -> None:

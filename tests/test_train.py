@@ -127,3 +127,18 @@ def test_resume_can_lengthen_a_run_and_nothing_else(undisturbed, tmp_path):
     scores = RunDir(run).read_scores()
     assert scores[: len(RunDir(whole).read_scores())] == RunDir(whole).read_scores()
     assert scores[-1].generation == 3
+
+
+def test_best_validation_keeps_the_first_of_the_best_weights(tmp_path):
+    run = tmp_path / "run"
+    wild = ["--set", "select=best-validation", "--set", "method.alpha=0.2", "--set", "eval.final=validation"]
+    done = train(run, "transformers", *wild)
+    assert done.returncode == 0, done.stderr
+    directory = RunDir(run)
+    kept = directory.read_record().kept_generation
+    shares = {e.step: sum(e.problems.strict) for e in directory.read_evals() if len(e.problems.id) == 8}
+    assert shares[kept] == max(shares.values())
+    assert all(shares[step] < shares[kept] for step in range(kept))
+    [final] = [e for e in directory.read_evals() if len(e.problems.id) > 8]
+    assert final.step == kept
+    assert final.weights_sha256 == center_at(directory, kept).weights_sha256()
