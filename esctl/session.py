@@ -115,13 +115,18 @@ def refuse_other_origin(run: RunDir, now: RunRecord, split: str) -> None:
         ("the base weights are", before.base.weights_sha256, now.base.weights_sha256),
         ("the tokenizer is", before.base.tokenizer_sha256, now.base.tokenizer_sha256),
         ("the prompt is", before.prompt_sha256, now.prompt_sha256),
-        ("the noise is", before.noise.fingerprint, now.noise.fingerprint),
+        ("the noise is", noise_name(before), noise_name(now)),
         ("the training problems are", before.problems_sha256.get(split, "none"), now.problems_sha256[split]),
     ):
         if old != new:
             raise RunError(
-                f"{run.path}: {what} not as recorded ({old[:12]} then, {new[:12]} now); restore, or start another run"
+                f"{run.path}: {what} not as recorded ({old[:15]} then, {new[:15]} now); restore, or start another run"
             )
+
+
+def noise_name(record: RunRecord) -> str:
+    """What seeds mean in a run, in one word."""
+    return f"v{record.noise.version}-{record.noise.fingerprint}"
 
 
 def version(package: str) -> str | None:

@@ -67,7 +67,7 @@ def test_every_method_climbs_the_quadratic(method):
     for _ in range(60):
         state, move, _ = generation(method, state, theta)
         theta = theta + vector(move)
-    assert reward(theta) > 0.8 * reward(np.ones(DIM))
+    assert reward(theta) > 0.95 * reward(np.ones(DIM))  # ranks take the smallest steps
 
 
 @pytest.mark.parametrize("method", VARIANTS, ids=repr)
@@ -164,7 +164,8 @@ def test_random_probe_has_essams_norm_and_its_own_seeds():
 
 
 def test_z_scores_give_the_probe_the_norm_rho_root_d_over_n():
-    scores = [random.Random(1).random() for _ in range(8)]
+    rng = random.Random(1)
+    scores = [rng.random() for _ in range(8)]
     state, _ = ESSAM(**SMALL, rho=0.05).tell(ESSAM(**SMALL).start(0, DIM), scores)
     assert state.probe.norm(DIM) == pytest.approx(0.05 * math.sqrt(DIM / 8), rel=1e-6)
 

@@ -90,7 +90,14 @@ def test_interrupt_says_how_to_go_on_and_resume_ends_alike(undisturbed, tmp_path
     if (engine, number) not in (("transformers", signal.SIGINT), ("vllm", signal.SIGTERM)):
         pytest.skip("each engine gets one of the two signals")
     run = tmp_path / "run"
-    process = subprocess.Popen(command(run, engine), stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
+    # A shell's background job ignores SIGINT, and so would its children.
+    process = subprocess.Popen(
+        command(run, engine),
+        stderr=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler) and None,
+    )
     while not (run / "scores.jsonl").exists():
         time.sleep(0.05)
     process.send_signal(number)
