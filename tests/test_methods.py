@@ -6,13 +6,13 @@ import random
 
 import numpy as np
 import pytest
-from esctl.noise import reference
 
 from esctl.methods import METHODS, Method
 from esctl.methods.es import ES
 from esctl.methods.essam import ESSAM, ESSAMF
 from esctl.methods.shaping import centred_ranks, z_scores
 from esctl.moves import EMPTY, Move, member_seed, probe_seed
+from esctl.noise import reference
 
 DIM = 64
 CURVATURE = np.linspace(0.5, 2.0, DIM)
