@@ -133,6 +133,9 @@ def _train(recipe: "Recipe", folder: Path, resume: bool) -> None:
             record = session.train(recipe, RunDir(folder), resume, display)
         except KeyboardInterrupt:
             raise EsctlError(f"interrupted; nothing recorded is lost, go on with: {go_on}") from None
+    if record.grader_failures:
+        causes = ", ".join(f"{n} {cause}" for cause, n in record.grader_failures.items())
+        out(f"{folder}: gradings that failed: {causes}")
     out(f"{folder}: finished {record.generation} generations, weights of {record.kept_generation} in {folder}/weights")
 
 
