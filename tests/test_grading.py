@@ -95,13 +95,13 @@ def test_a_killed_grader_takes_its_own_processes_with_it(tmp_path):
 
 
 def test_graders_are_processes_that_serve_again():
-    with pool("started_from") as graders:
+    with pool("started_from", Limits(timeout_seconds=20, workers=2)) as graders:
         first = {o.value for o in graders.run([["a"]] * 20)}
         again = {o.value for o in graders.run([["a"]] * 20)}
     assert os.getpid() not in first
-    assert first == again
-    assert 1 <= len(first) <= 2
-    for pid in first:
+    assert first & again
+    assert 1 <= len(first | again) <= 2  # forty gradings, two processes; the second may start late
+    for pid in first | again:
         assert not Path(f"/proc/{pid}").exists()
 
 
