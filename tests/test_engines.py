@@ -338,7 +338,7 @@ def test_tensor_bytes_equal_the_formula(subject: Subject) -> None:
         # Both matrices are padded to 64 rows; a tied one is read by lookup and again, packed, by the product.
         expected["weights"] += 4 * hidden * (2 * padding + (vocabulary if tied else 0))
         expected["scratch"] = 4 * hidden * max(2 * 96, 256 if not tied else 128)
-        blocks = max(128 * 4, 5)
+        blocks = 64 * 4
         assert kv == blocks * 128 * 4 * 2 * 2 * 2 * (32 if not tied else 16)
     assert found == expected
     assert kv > 0

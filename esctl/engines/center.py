@@ -12,16 +12,18 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from esctl import faults, noise
+from esctl.engines.tensorfile import entries, header, read_into, stored_tensors
 from esctl.errors import EngineError
 from esctl.moves import Move
 
 if TYPE_CHECKING:
+    from torch.nn import Parameter
     from transformers import PretrainedConfig, PreTrainedModel
 
 Float32 = NDArray[np.float32]
@@ -47,7 +49,6 @@ UNSUPPORTED = {
     "num_local_experts": "it is a mixture of experts",
     "n_routed_experts": "it is a mixture of experts",
 }
-FORMAT_NAMES: Final = {"float32": "F32", "bfloat16": "BF16", "float16": "F16"}  # as safetensors spells dtypes
 tensor_id = lru_cache(maxsize=None)(noise.tensor_id)
 
 
@@ -72,14 +73,24 @@ class Center:
     def load(cls, model: Path | str, probes: bool = False) -> "Center":
         """Read a model folder or hub id in fp32; raises EngineError, one line, for what cannot be trained.
 
-        Each tensor of the loaded module is freed when it has been copied, so that the peak is one fp32 copy and the
-        largest tensor.
+        A folder whose files hold exactly the canonical tensors is read in place, without a second copy of the weights.
+        Any other is left to Transformers, which knows of other names and formats, and what to say about a damaged one.
         """
+        folder, config = check_model(model)
+        stored, shapes = stored_tensors(folder), _canonical_shapes(config)
+        if {name: tensor.shape for name, tensor in stored.items()} != shapes:
+            return cls._convert(folder, config, probes)
+        center = cls(shapes, probes)
+        for name, tensor in stored.items():
+            read_into(tensor, center.tensor(name))
+        return center
+
+    @classmethod
+    def _convert(cls, folder: Path, config: "PretrainedConfig", probes: bool) -> "Center":
+        """Each tensor of the loaded module is freed when it has been copied."""
         import torch
 
-        module = _load_module(model)
-        tied = set(module.all_tied_weights_keys)
-        parameters = {n: p for n, p in module.named_parameters(remove_duplicate=False) if n not in tied}
+        parameters = _canonical_parameters(_load_module(folder, config))
         center = cls({name: tuple(p.shape) for name, p in parameters.items()}, probes)
         for name, parameter in parameters.items():
             center.tensor(name)[...] = parameter.detach().numpy()
@@ -172,28 +183,24 @@ class Center:
 
     def load_center(self, path: Path) -> None:
         """Replace θ by a file that `save_center` wrote; raises EngineError, θ unchanged, if it holds another model."""
-        from safetensors import SafetensorError, safe_open
-
         try:
-            with safe_open(path, "numpy") as file:
-                found = {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
-                if found != self.shapes:
-                    names = ", ".join(
-                        sorted(n for n in found.keys() | self.shapes if found.get(n) != self.shapes.get(n))
-                    )
-                    raise EngineError(f"{path}: not a center of this model, it differs in {names}")
-                for name in self.names:
-                    self.tensor(name)[...] = file.get_tensor(name)
-        except (OSError, SafetensorError) as error:
+            stored = entries(path)
+        except (OSError, KeyError, TypeError, ValueError) as error:
             raise EngineError(
                 f"{path}: cannot be read as a center ({error}); remove it, checkpoints are optional"
             ) from None
+        found = {name: tensor.shape for name, tensor in stored.items()}
+        if found != self.shapes:
+            names = ", ".join(sorted(n for n in found.keys() | self.shapes if found.get(n) != self.shapes.get(n)))
+            raise EngineError(f"{path}: not a center of this model, it differs in {names}")
+        for name, tensor in stored.items():
+            read_into(tensor, self.tensor(name))
         self.unstage()
 
     def _write_safetensors(self, path: Path, dtype: str) -> None:
         """Stream the tensors into one file: the library's own writer copies the whole model in memory first."""
         with path.open("wb") as file:
-            file.write(_safetensors_header(self.shapes, dtype))
+            file.write(header(self.shapes, dtype))
             for data in self._cast(dtype):
                 file.write(data.data)
             file.flush()
@@ -242,12 +249,26 @@ def check_model(model: Path | str) -> tuple[Path, "PretrainedConfig"]:
     return folder, config
 
 
-def _load_module(model: Path | str) -> "PreTrainedModel":
-    """The Transformers module in fp32, after a look at whether it can be trained and whether it is whole."""
+def _canonical_parameters(module: "PreTrainedModel") -> "dict[str, Parameter]":
+    tied = set(module.all_tied_weights_keys)
+    return {n: p for n, p in module.named_parameters(remove_duplicate=False) if n not in tied}
+
+
+def _canonical_shapes(config: "PretrainedConfig") -> Shapes:
+    """What `save_pretrained` would write for this config, found without allocating a weight."""
     import torch
     from transformers import AutoModelForCausalLM
 
-    folder, config = check_model(model)
+    with torch.device("meta"):
+        module = AutoModelForCausalLM.from_config(config)
+    return {name: tuple(parameter.shape) for name, parameter in _canonical_parameters(module).items()}
+
+
+def _load_module(folder: Path, config: "PretrainedConfig") -> "PreTrainedModel":
+    """The Transformers module in fp32, after a look at whether it is whole."""
+    import torch
+    from transformers import AutoModelForCausalLM
+
     try:
         with quiet_transformers():
             module, report = AutoModelForCausalLM.from_pretrained(
@@ -287,20 +308,6 @@ def _check_supported(folder: Path, config: Mapping[str, object]) -> None:
     for key, reason in UNSUPPORTED.items():
         if config.get(key):
             raise EngineError(f"model {folder} cannot be trained, because {reason} ({key}): use a dense text model")
-
-
-def _safetensors_header(shapes: Shapes, dtype: str) -> bytes:
-    """The length-prefixed JSON that opens a safetensors file, padded so that the data begins on 8 bytes."""
-    size = 4 if dtype == "float32" else 2
-    header: dict[str, object] = {"__metadata__": {"format": "pt"}}
-    begin = 0
-    for name, shape in shapes.items():
-        end = begin + size * math.prod(shape)
-        header[name] = {"dtype": FORMAT_NAMES[dtype], "shape": shape, "data_offsets": [begin, end]}
-        begin = end
-    text = json.dumps(header, separators=(",", ":")).encode()
-    text += b" " * (-len(text) % 8)
-    return len(text).to_bytes(8, "little") + text
 
 
 def _sync(folder: Path) -> None:

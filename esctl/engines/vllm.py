@@ -29,7 +29,7 @@ T = TypeVar("T")
 GIB = 1 << 30
 MAX_SEQUENCES = 256  # decoded at once; more are queued
 # The default KV budget on a CPU: this many sequences of this length, within limits; on a GPU vLLM takes what is free.
-KV_SEQUENCES, KV_LENGTH, KV_MOST = 128, 1024, 2 * GIB
+KV_SEQUENCES, KV_LENGTH, KV_MOST = 64, 1024, 2 * GIB
 KV_BLOCK = 128  # tokens: vLLM's cache on a CPU grows by whole blocks
 ENVIRONMENT: Final = {  # read by vLLM when it is imported or started
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # the engine lives in this process

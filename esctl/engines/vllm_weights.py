@@ -3,9 +3,9 @@
 Leaves θ to `center`. This is the one place that knows of fused tensors, padding rows and packed copies.
 
 On a CPU vLLM packs every matrix for oneDNN when it loads, and the products read the packed copy: a write to `weight`
-would move embedding lookups and norms only. So a matrix is computed into one scratch tensor that all share, packed, and
-its old packed copy dropped: the layout and the speed of vLLM as it ships, one copy of the weights, and no state that a
-write could miss. On a GPU the products read `weight` itself: it is copied into, since CUDA graphs hold addresses.
+would move embedding lookups and norms only. So a write drops every packed copy, computes each matrix into one scratch
+tensor that all share, and packs it: the layout and the speed of vLLM as it ships, one copy of the weights, and no state
+that a write could miss. On a GPU the products read `weight` itself: it is copied into, since CUDA graphs hold addresses.
 """
 
 import hashlib
@@ -36,9 +36,12 @@ class Packed:
         self._handler: ops.CPUDNNLGEMMHandler | None = None
         layer.__dict__["cpu_linear"] = self  # where vLLM keeps a plain function
 
-    def pack(self, matrix: Tensor) -> None:
-        """Replace the copy by one of `matrix`, [out, in]; the old one is freed first, so that two never coexist."""
+    def drop(self) -> None:
+        """Free the copy; until the next one the layer cannot be called."""
         self._handler = None
+
+    def pack(self, matrix: Tensor) -> None:
+        """Copy `matrix`, [out, in]."""
         self._handler = ops.create_onednn_mm(matrix.t(), PRIMITIVES)
 
     def __call__(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
@@ -114,7 +117,13 @@ class LiveWeights:
         self.write(EMPTY)
 
     def write(self, move: Move) -> None:
-        """Make fl(θ' + Σ cᵢεᵢ), cast once to nearest even, the live weights."""
+        """Make fl(θ' + Σ cᵢεᵢ), cast once to nearest even, the live weights.
+
+        All packed copies are freed before the first is made: freed and made one by one, they would leave holes between
+        them (a tenth of the weights), and an interrupted write would leave old weights among new ones.
+        """
+        for packed in [packed for slot in self.slots for packed in slot.packed]:
+            packed.drop()
         for slot in self.slots:
             exact = slot.storage if slot.exact else self._scratch[: slot.numel].view(slot.shape)
             assert exact is not None, slot.names
@@ -166,6 +175,16 @@ class LiveWeights:
         for name in slot.names:
             yield name, row
             row += self.center.shape(name)[0]
+
+
+def drop_packed(model: FusedModel) -> None:
+    """Free the copies that vLLM packed at load, of tied lookups too, before θ needs the memory.
+
+    A layer that vLLM did not pack multiplies by `weight` as before; any other is of no use until it is packed anew.
+    """
+    for _, module in model.named_modules():
+        if isinstance(module, LinearBase | VocabParallelEmbedding) and "cpu_linear" in module.__dict__:
+            module.__dict__["cpu_linear"] = torch.nn.functional.linear
 
 
 def find_slots(model: FusedModel, center: Center) -> list[Slot]:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from esctl.engines.center import Center
-from esctl.engines.vllm_weights import FusedModel, LiveWeights
+from esctl.engines.vllm_weights import FusedModel, LiveWeights, drop_packed
 from esctl.moves import Move
 
 
@@ -65,6 +65,7 @@ class WorkerExtension:
 
     def esctl_attach(self, model: str, probes: bool) -> int:
         """Load the center, make θ live, and return dim."""
+        drop_packed(self.model_runner.model)
         self.esctl_weights = LiveWeights(self.model_runner.model, Center.load(model, probes))
         self.esctl_watch = LogitWatch(self.model_runner.model)
         return self.esctl_weights.center.dim
