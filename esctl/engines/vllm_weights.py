@@ -5,7 +5,7 @@ Leaves θ to `center`. This is the one place that knows of fused tensors, paddin
 On a CPU vLLM packs every matrix for oneDNN when it loads, and the products read the packed copy: a write to `weight`
 would move embedding lookups and norms only. So a write drops every packed copy, computes each matrix into one scratch
 tensor that all share, and packs it: the layout and the speed of vLLM as it ships, one copy of the weights, and no state
-that a write could miss. On a GPU the products read `weight` itself: it is copied into, since CUDA graphs hold addresses.
+that a write could miss. On a GPU the products read `weight` itself, which is copied into: CUDA graphs hold addresses.
 """
 
 import hashlib
