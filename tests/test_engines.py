@@ -4,7 +4,7 @@ import hashlib
 import os
 import random
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +14,7 @@ import torch
 from esctl import engines, noise
 from esctl.engines import Completion, Engine, EngineSpec, Sampling, open_engine
 from esctl.engines.center import Center
+from esctl.engines.checkpoint import Checkpoint
 from esctl.errors import EngineError, UsageError
 from esctl.moves import EMPTY, Move, Round
 
@@ -107,6 +108,10 @@ def expected_nll(folder: Path, *moves: Move) -> list[float]:
 
 def tokens_of(candidate: list[list[Completion]]) -> list[tuple[int, ...]]:
     return [samples[0].token_ids for samples in candidate]
+
+
+def random_states() -> tuple[object, ...]:
+    return random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state().tolist()
 
 
 def close_to(values: Sequence[float]):
@@ -223,12 +228,11 @@ def test_greedy_tokens_are_those_of_an_unpadded_forward_pass(subject: Subject) -
 @pytest.mark.slow
 def test_no_cache_of_other_weights_is_read(subject: Subject) -> None:
     long = [[7 + (j * j) % 43 for j in range(300)] + tail for tail in ([8], [9, 10])]  # whole blocks of a prefix cache
-    alone = subject.engine.rollout(around(A), long, GREEDY)
-    after = subject.engine.rollout(around(EMPTY, A, EMPTY, A), long, GREEDY)
-    module = module_of(subject.folder, moved(A))
-    assert tokens_of(alone[0]) == [reference_greedy(module, p, GREEDY.max_tokens) for p in long]
-    assert [after[1], after[3]] == [alone[0], alone[0]]
-    assert after[0] == after[2] != alone[0]
+    found = subject.engine.rollout(around(EMPTY, A, EMPTY, A), long, GREEDY)
+    assert found[:2] == found[2:]
+    for candidate, move in zip(found, (EMPTY, A), strict=False):
+        module = module_of(subject.folder, moved(move))
+        assert tokens_of(candidate) == [reference_greedy(module, p, GREEDY.max_tokens) for p in long]
 
 
 @pytest.mark.slow
@@ -277,6 +281,13 @@ def test_a_completion_ends_at_an_end_token_or_at_the_limit(subject: Subject) -> 
         assert stopped or len(sample.token_ids) == 16
 
 
+def test_an_end_token_that_is_an_ordinary_one_stays_out_of_the_text(tiny_qwen2: Path) -> None:
+    checkpoint = replace(Checkpoint.open(EngineSpec(tiny_qwen2)), stop_ids=frozenset({9}))
+    [ended, cut] = checkpoint.completions([[8, 9], [8, 10]], [True, True], Sampling(0.0, 2))
+    assert (ended.text, ended.token_ids, ended.finish_reason) == ("c", (8, 9), "stop")
+    assert (cut.text, cut.token_ids, cut.finish_reason) == ("ce", (8, 10), "length")
+
+
 @pytest.mark.slow
 def test_a_completion_ends_where_the_context_does_and_a_prompt_must_fit(subject: Subject) -> None:
     [[[last]]] = subject.engine.rollout(around(EMPTY), [[9] * 509], GREEDY)
@@ -319,11 +330,11 @@ def test_saved_weights_load_in_transformers_whole_and_with_equal_logits(subject:
 @pytest.mark.slow
 def test_random_states_of_the_caller_are_not_touched(subject: Subject) -> None:
     random.seed(5), np.random.seed(6), torch.manual_seed(7)
-    before = random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state().tolist()
+    before = random_states()
     subject.engine.rollout(around(A), PROMPTS, Sampling(1.0, 4), [[1]] * 4)
     subject.engine.nll(around(A), PROMPTS, TARGETS)
     subject.engine.commit(A)
-    assert before == (random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state().tolist())
+    assert random_states() == before
 
 
 @pytest.mark.slow
@@ -357,12 +368,15 @@ def test_both_engines_say_the_same_about_the_embedded_model() -> None:
     texts = tokenizer.apply_chat_template(chats, add_generation_prompt=True, tokenize=False)
     prompts = tokenizer(texts, add_special_tokens=False)["input_ids"]
     environment, set_num_threads = dict(os.environ), torch.set_num_threads
+    random.seed(5), np.random.seed(6), torch.manual_seed(7)
+    states = random_states()
     answers = []
     for kind in KINDS:
         engine = open_engine(EngineSpec(EMBEDDED, kind=kind))
         found = engine.rollout(around(EMPTY, Move.of([1], [0.015])), prompts, Sampling(0.0, 64))
         answers.append([[samples[0].text for samples in candidate] for candidate in found])
         engine.close()
+    assert random_states() == states
     assert answers[0] == answers[1]
     assert answers[0][0] != answers[0][1]
     assert torch.set_num_threads is set_num_threads
