@@ -4,7 +4,7 @@ Leaves evaluating new candidates to `train`. Replaying touches no engine: a run 
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -60,12 +60,6 @@ def latest_checkpoint(run: RunDir, generation: int) -> int | None:
     """The newest cached center at or before a generation; None when there is none."""
     known = [int(p.stem) for p in run.checkpoints.glob("[0-9]*.safetensors")]
     return max((g for g in known if g <= generation), default=None)
-
-
-def terms_to_replay(run: RunDir, history: History, generation: int) -> Iterator[Move]:
-    """The moves that lead from the newest checkpoint, or from θ₀, to a generation."""
-    start = latest_checkpoint(run, generation) or 0
-    yield from history.moves[start:generation]
 
 
 def _check_order(batch: Sequence[ScoreRecord], state: State, path: Path, at: int) -> None:
