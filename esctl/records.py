@@ -148,6 +148,10 @@ class ProblemCounts:
     flexible: list[int]
     formatted: list[int]
     truncated: list[int]
+    tokens: list[int] = field(default_factory=list)  # generated, over all samples
+    distinct: list[int] = field(default_factory=list)  # different final answers among the samples
+    entropy: list[float] = field(default_factory=list)  # Shannon entropy of the final answers, in nats
+    majority: list[int] = field(default_factory=list)  # 1 where the most frequent answer is strictly right
 
 
 @dataclass(frozen=True)
@@ -182,3 +186,43 @@ class EvalSample:
     flexible: bool
     formatted: bool
     truncated: bool
+
+
+@dataclass(frozen=True)
+class AveragePoint:
+    """S_avg(sigma) = score(θ) − mean over seeds of score(θ + σε): what isotropic noise costs."""
+
+    sigma: float
+    drops: list[float]  # one per seed: score(θ) − score(θ + σε)
+    nll_rises: list[float]  # one per seed: mean NLL per reference token at θ + σε minus that at θ, in nats
+
+
+@dataclass(frozen=True)
+class DirectionPoint:
+    """Score lost by a step of norm `scale`·ρ√(d/N): against a fresh ES estimate, and along random directions."""
+
+    scale: float
+    norm: float  # of the step in weight space
+    against: float  # score(θ) − score(θ − step along the estimate)
+    random: list[float]  # one per random direction of equal norm
+
+
+@dataclass(frozen=True)
+class SharpnessRecord:
+    """`sharpness/*.json`: how fast the score falls around one set of weights; seeds are common to all models."""
+
+    task: TaskRecord
+    split: str
+    step: int
+    rollouts_spent: int
+    sampling: SamplingRecord
+    prompt_sha256: str
+    problems_sha256: str
+    weights_sha256: str
+    score: float  # strict accuracy at θ
+    nll: float  # per reference token at θ, in nats
+    average: list[AveragePoint]
+    direction: list[DirectionPoint]
+    estimate_members: int  # N of the fresh ES estimate
+    cost: Cost
+    schema: int = SCHEMA

@@ -20,7 +20,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from esctl.errors import RunError
 from esctl.faults import reach
-from esctl.records import SCHEMA, EvalRecord, RunRecord, ScoreRecord
+from esctl.records import SCHEMA, EvalRecord, RunRecord, ScoreRecord, SharpnessRecord
 
 T = TypeVar("T")
 _ADAPTERS: dict[type, object] = {}
@@ -39,6 +39,7 @@ class RunDir:
         self.weights = path / "weights"
         self.checkpoints = path / "checkpoints"
         self.evals = path / "evals"
+        self.sharpness = path / "sharpness"
 
     @property
     def exists(self) -> bool:
@@ -95,6 +96,10 @@ class RunDir:
     def read_evals(self) -> list[EvalRecord]:
         """Every evaluation, checked; a damaged one is named."""
         return [read_json(p, EvalRecord) for p in self.eval_files()]
+
+    def read_sharpness(self) -> list[SharpnessRecord]:
+        """Every sharpness measurement, checked."""
+        return [read_json(p, SharpnessRecord) for p in sorted(self.sharpness.glob("*.json"))]
 
 
 def adapter(kind: type[T]) -> TypeAdapter[T]:
