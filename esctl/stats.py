@@ -32,6 +32,17 @@ def wilson(right: int, n: int) -> Estimate:
     return Estimate(share, max(0.0, centre - half), min(1.0, centre + half))
 
 
+def pass_at_k(n: int, c: int, k: int) -> float:
+    """Unbiased estimate of the chance that one of k samples is right, from c right of n (Chen et al. 2021).
+
+    1 − C(n−c, k)/C(n, k) = 1 − Π (1 − k/i) over i = n−c+1 … n: no factorial, so that it holds for any n. Raises
+    ValueError for k > n, where no unbiased estimate exists.
+    """
+    if not 0 <= c <= n or not 1 <= k <= n:
+        raise ValueError(f"pass@{k} of {c} right among {n} samples: needs 1 ≤ k ≤ n and 0 ≤ c ≤ n")
+    return 1.0 - math.prod(1.0 - k / i for i in range(n - c + 1, n + 1)) if c <= n - k else 1.0
+
+
 def over_seeds(values: Sequence[float]) -> Estimate:
     """Mean over seeds with Student's t interval; needs two or more values."""
     n, centre = len(values), math.fsum(values) / len(values)
