@@ -186,6 +186,15 @@ class EvalSample:
     flexible: bool
     formatted: bool
     truncated: bool
+    failure: str | None = None  # a grader that crashed or hung, by cause
+
+
+@dataclass(frozen=True)
+class EvalPart:
+    """One line of an evaluation's `.part.jsonl`: a chunk of samples that an interrupted evaluation need not redo."""
+
+    samples: list[EvalSample]
+    seconds: float
 
 
 @dataclass(frozen=True)

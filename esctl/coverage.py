@@ -1,0 +1,98 @@
+"""What many samples of each problem say beyond accuracy: how many problems are within reach, how answers spread.
+
+Pure arithmetic on stored samples and counts; leaves drawing to `evaluate`, intervals to `stats`. No torch.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from esctl.records import EvalRecord, EvalSample, ProblemCounts
+
+BINS = 10
+
+
+@dataclass(frozen=True)
+class Coverage:
+    """One evaluation's samples as a whole; shares are between 0 and 1."""
+
+    samples: int  # per problem: n
+    strict: float  # mean over problems of the share of strictly right samples
+    flexible: float
+    unsolvable: float  # share of problems that none of n samples solved
+    distinct: float  # mean over problems: different final answers among n
+    entropy: float  # mean over problems: of the final answers, in nats; at most log n
+    majority: float  # share of problems whose most frequent answer is right
+    formatted: float
+    length: float  # mean tokens per completion
+    truncated: float
+    histogram: list[int]  # see `histogram`
+
+
+def coverage(record: EvalRecord) -> Coverage:
+    """Everything that the per-problem arrays of an evaluation say."""
+    p = record.problems
+    total, problems = sum(p.n), len(p.id)
+    return Coverage(
+        samples=record.sampling.n,
+        strict=sum(p.strict) / total,
+        flexible=sum(p.flexible) / total,
+        unsolvable=sum(c == 0 for c in p.strict) / problems,
+        distinct=sum(p.distinct) / problems,
+        entropy=math.fsum(p.entropy) / problems,
+        majority=sum(p.majority) / problems,
+        formatted=sum(p.formatted) / total,
+        length=sum(p.tokens) / total,
+        truncated=sum(p.truncated) / total,
+        histogram=histogram(p),
+    )
+
+
+def histogram(problems: ProblemCounts) -> list[int]:
+    """Problems by accuracy c/n: first exactly 0, the unsolvable; then (0, 0.1], (0.1, 0.2], …, (0.9, 1]."""
+    found = [0] * (BINS + 1)
+    for c, n in zip(problems.strict, problems.n, strict=True):
+        found[-(-BINS * c // n)] += 1  # the ceiling, in whole numbers: 3 of 10 is in the third bin for certain
+    return found
+
+
+def problem_counts(
+    ids: Sequence[str], difficulty: Sequence[str], samples: Sequence[Sequence[EvalSample]]
+) -> ProblemCounts:
+    """The per-problem arrays of an evaluation, from [problem][sample]."""
+    answers = [[s.answer for s in own] for own in samples]
+    return ProblemCounts(
+        id=list(ids),
+        difficulty=list(difficulty),
+        n=[len(own) for own in samples],
+        strict=[sum(s.strict for s in own) for own in samples],
+        flexible=[sum(s.flexible for s in own) for own in samples],
+        formatted=[sum(s.formatted for s in own) for own in samples],
+        truncated=[sum(s.truncated for s in own) for own in samples],
+        tokens=[sum(s.tokens for s in own) for own in samples],
+        distinct=[len(set(own)) for own in answers],
+        entropy=[entropy(own) for own in answers],
+        majority=[int(majority_right(own)) for own in samples],
+    )
+
+
+def entropy(answers: Sequence[str | None]) -> float:
+    """Shannon entropy −Σ p log p of the answers as they are, in nats; no answer counts as a value of its own.
+
+    This is the plug-in estimate, too low by some (distinct − 1)/2n: compare it at equal n only.
+    """
+    n = len(answers)
+    return math.fsum(-count / n * math.log(count / n) for count in Counter(answers).values()) + 0.0
+
+
+def majority(answers: Sequence[str | None]) -> str | None:
+    """The most frequent answer; of equally frequent ones the first seen. No answer is no vote; None without votes."""
+    votes = Counter(a for a in answers if a is not None)  # keeps the order of first sight, and max the first
+    return max(votes, key=lambda answer: votes[answer]) if votes else None
+
+
+def majority_right(samples: Sequence[EvalSample]) -> bool:
+    """Whether the most frequent answer is one that a strictly right sample gave."""
+    chosen = majority([s.answer for s in samples])
+    return any(s.strict and s.answer == chosen for s in samples)

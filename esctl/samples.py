@@ -1,0 +1,78 @@
+"""Which samples an evaluation consists of: their seeds, and the chunks in which they are drawn and kept.
+
+Leaves drawing to the engine and grading to `experiment`; knows neither weights nor files.
+"""
+
+import hashlib
+import struct
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+
+from esctl.moves import hash64
+from esctl.records import Mode
+
+ROLLOUTS = 512  # per chunk at most: twice what vLLM decodes at once, and what an interrupted evaluation may lose
+TOKEN, WEIGHT = "token", "weight"
+
+
+@dataclass(frozen=True)
+class Decoding:
+    """How an evaluation draws its n samples of each problem; the default is greedy."""
+
+    temperature: float = 0.0
+    top_p: float = 1.0
+    n: int = 1
+    seed: int = 0  # of the evaluation; no training seed
+    mode: Mode = Mode()
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """One rectangle of problems × samples, drawn in one call and kept at once."""
+
+    problems: tuple[int, ...]  # places in the split
+    samples: range
+
+
+def token_seed(seed: int, problem: str, sample: int) -> int:
+    """The token-sampling seed of one sample, by the problem's id: neither n, order nor chunk moves it. 63 bits."""
+    packed = struct.pack("<qI", seed, sample) + problem.encode()
+    return int.from_bytes(hashlib.blake2b(packed, digest_size=8, person=b"esctl-eval").digest(), "little") >> 1
+
+
+def noise_seed(seed: int, sample: int) -> int:
+    """The weight noise of one sample index: common to all problems, models and noise scales."""
+    return hash64("esctl-eval-noise", "<qI", seed, sample)
+
+
+def chunks(n_problems: int, decoding: Decoding) -> Iterator[Chunk]:
+    """The whole evaluation, in the order in which it is drawn; every chunk has the same shape whatever n is.
+
+    Samples come in blocks [0, 1), [1, 2), [2, 4), [4, 8), … up to a width at which a chunk is full, and n only cuts the
+    last: with other sequences in a batch last bits may differ, so a larger n must find the smaller one's batches. Under
+    weight noise a sample is a model of its own: one chunk is all problems under it.
+    """
+    weight = decoding.mode.kind == WEIGHT
+    rows = n_problems if weight else min(n_problems, ROLLOUTS)
+    widest = 1 if weight else ROLLOUTS // rows
+    for samples in _blocks(decoding.n, widest):
+        for first in range(0, n_problems, rows):
+            yield Chunk(tuple(range(first, min(first + rows, n_problems))), samples)
+
+
+def _blocks(n: int, widest: int) -> Iterator[range]:
+    """[0, 1), then doubling blocks, at most the largest power of two ≤ `widest` wide."""
+    first, width = 0, 1
+    while first < n:
+        yield range(first, min(first + width, n))
+        first += width
+        if first >= 2 * width and 2 * width <= widest:
+            width *= 2
+
+
+def missing(chunk: Chunk, ids: Sequence[str], have: Collection[tuple[str, int]]) -> Chunk | None:
+    """The part of a chunk that was not drawn before, as a rectangle; None when there is nothing left of it."""
+    samples = [s for s in chunk.samples if any((ids[p], s) not in have for p in chunk.problems)]
+    if not samples:
+        return None
+    return Chunk(chunk.problems, range(samples[0], samples[-1] + 1))
