@@ -126,6 +126,11 @@ class Experiment:
         results = self.grader.score(problems, [c.text for c in completions])
         return [Scored(c, grade, value) for c, (value, grade) in zip(completions, results, strict=True)]
 
+    def score_samples(self, problems: Sequence[Problem], completions: Sequence[Sequence[Completion]]) -> list[Scored]:
+        """Grade and reward every sample, `completions[problem][sample]`, problem by problem."""
+        asked = [p for p, own in zip(problems, completions, strict=True) for _ in own]
+        return self.score(asked, [c for own in completions for c in own])
+
     def engine_spec(self) -> EngineSpec:
         """What the recipe's engine section and the longest prompt ask of an engine."""
         section = self.recipe.engine

@@ -14,7 +14,9 @@ from esctl.tasks.grading import Reward
 
 @dataclass(frozen=True)
 class Objective:
-    """The recipe's `objective:` section. With n samples of each prompt, of which c are strictly right:
+    """The recipe's `objective:` section.
+
+    With n samples of each prompt, of which c are strictly right:
 
         mean      score = mean over all samples of their reward
         pass@k    score = answer · mean over prompts of [1 − C(n−c, k)/C(n, k)] + format · share of formatted samples

@@ -23,7 +23,7 @@ def costs(experiment: Experiment) -> dict[str, str]:
     """Upper bounds: every rollout may run to max_tokens."""
     recipe = experiment.recipe
     dim, per_generation = dimension(experiment), sum(recipe.method.rounds)
-    rollouts = recipe.generations * per_generation * recipe.prompts
+    rollouts = recipe.generations * per_generation * recipe.prompts * recipe.objective.n
     prompts = experiment.split(recipe.task.split).prompts
     prompt_tokens = round(rollouts * sum(len(p.token_ids) for p in prompts) / len(prompts))
     n_evals = recipe.generations // recipe.eval.every + 1 if recipe.eval.every else 0
@@ -32,7 +32,8 @@ def costs(experiment: Experiment) -> dict[str, str]:
     buffers = 1 + (len(recipe.method.rounds) > 1)
     return {
         "weights": f"{dim:,}",
-        "generations": f"{recipe.generations:,} of {per_generation} candidates × {recipe.prompts} prompts",
+        "generations": f"{recipe.generations:,} of {per_generation} candidates × {recipe.prompts} prompts"
+        + (f" × {recipe.objective.n} samples" if recipe.objective.n > 1 else ""),
         "training rollouts": f"{rollouts:,}",
         "evaluation rollouts": f"{n_evals * recipe.eval.n + final:,}",
         "prompt tokens": f"{prompt_tokens:,}",

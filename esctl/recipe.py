@@ -67,6 +67,22 @@ class RewardSection(Section):
     function: str | None = None  # package.module:name
 
 
+class ObjectiveSection(Section):
+    """What a member's score is: the mean reward of n samples per prompt, or the unbiased pass@k of them."""
+
+    kind: Literal["mean", "pass@k"] = "mean"
+    n: Count = 1
+    k: Count = 1
+
+    @model_validator(mode="after")
+    def _tries_are_samples(self) -> "ObjectiveSection":
+        if self.kind == "mean" and self.k > 1:
+            raise ValueError(f"objective.k: {self.k}, but the mean has no tries; set objective.kind to pass@k")
+        if self.n < self.k:
+            raise ValueError(f"objective.n: {self.n} samples are too few for pass@{self.k}; use {self.k} or more")
+        return self
+
+
 class SamplingSection(Section):
     """How training rollouts are drawn; 0 is greedy."""
 
@@ -112,6 +128,7 @@ class Recipe(Section):
     prompt: PromptSection = PromptSection()
     method: MethodConfig
     reward: RewardSection = RewardSection()
+    objective: ObjectiveSection = ObjectiveSection()
     generations: Annotated[int, Field(ge=0)] = 500
     prompts: Count = 200  # per generation
     sampling: SamplingSection = SamplingSection()
@@ -126,6 +143,14 @@ class Recipe(Section):
     def _best_needs_evals(self) -> "Recipe":
         if self.select == "best-validation" and self.eval.every == 0:
             raise ValueError("select: best-validation needs eval.every above 0")
+        return self
+
+    @model_validator(mode="after")
+    def _samples_differ(self) -> "Recipe":
+        if self.objective.n > 1 and self.sampling.temperature == 0:
+            raise ValueError(
+                f"sampling.temperature: 0 makes the {self.objective.n} samples of objective.n equal; set it above 0"
+            )
         return self
 
     @property

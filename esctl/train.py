@@ -14,9 +14,10 @@ from esctl.errors import RunError
 from esctl.evaluate import EvalRequest, evaluate, strict_share
 from esctl.experiment import Experiment, Split
 from esctl.faults import reach
-from esctl.grades import Scored, failures, mean_reward, parts, refuse_failures
+from esctl.grades import Scored, failures, parts, refuse_failures
 from esctl.metrics import Metrics, all_metrics, cost_of, warnings
 from esctl.moves import Round, sample_seed
+from esctl.objective import Objective
 from esctl.peak import peak_bytes
 from esctl.records import Cost, EvalRecord, RunRecord, SampleRecord, ScoreRecord
 from esctl.replay import History, latest_checkpoint, replay, usable_scores
@@ -62,6 +63,7 @@ class Training:
         self.experiment, self.recipe = experiment, experiment.recipe
         self.run, self.engine, self.report = run, engine, report
         self.method = experiment.recipe.method
+        self.objective = Objective(**experiment.recipe.objective.model_dump())
         self.record = run.read_record()
         self.train_split = experiment.split(experiment.recipe.task.split)
         for torn in (run.scores, run.metrics):
@@ -115,10 +117,11 @@ class Training:
             nonlocal begun
             member = first + index
             reach("mid-candidate")
-            scored = self.experiment.score(chosen.problems, [samples[0] for samples in completions])
+            scored = self.experiment.score_samples(chosen.problems, completions)
             failed.update(failures(scored))
             now = time.perf_counter()
-            record = _score_record(round_, member, scored, chosen, now - begun)
+            score = self.objective.score(scored, self.experiment.grader.reward)
+            record = _score_record(round_, member, score, scored, chosen, now - begun)
             begun = now
             self._write_sample(round_, member, scored, chosen)
             append_lines(self.run.scores, [record], sync=member + 1 == len(round_.candidates))
@@ -127,7 +130,7 @@ class Training:
         rest = replace(round_, candidates=round_.candidates[first:])
         if rest.candidates:
             self.engine.rollout(rest, chosen.token_ids, self._sampling(), self._seeds(chosen), on_candidate)
-        self._count_failures(failed, len(rest.candidates) * len(chosen.problems))
+        self._count_failures(failed, len(rest.candidates) * len(chosen.problems) * self.objective.n)
         self.scores += records[first:]
         return records
 
@@ -136,10 +139,11 @@ class Training:
         return Sampling(s.temperature, s.max_tokens, s.top_p)
 
     def _seeds(self, chosen: Split) -> list[list[int]] | None:
-        """One token-sampling seed per prompt, equal for all members; none when greedy."""
+        """Token-sampling seeds, n per prompt and equal for all members; none when greedy."""
         if self.recipe.sampling.temperature == 0:
             return None
-        return [[sample_seed(self.recipe.seed, self.state.generation, p, 0)] for p in range(len(chosen.problems))]
+        run, generation, samples = self.recipe.seed, self.state.generation, range(self.objective.n)
+        return [[sample_seed(run, generation, p, s) for s in samples] for p in range(len(chosen.problems))]
 
     def _count_failures(self, failed: Counter[str], samples: int) -> None:
         if failed:
@@ -148,9 +152,9 @@ class Training:
             refuse_failures(failed, samples, self.recipe.grader.max_failures)
 
     def _write_sample(self, round_: Round, member: int, scored: Sequence[Scored], chosen: Split) -> None:
-        """One rollout per candidate, walking through the prompts: reward hacking is seen by reading."""
-        place = member % len(scored)
-        sample = _sample_record(round_, member, scored[place], chosen, place)
+        """One rollout per candidate, the first of a prompt, walking through them: reward hacking is seen by reading."""
+        place = member % len(chosen.problems)
+        sample = _sample_record(round_, member, scored[place * self.objective.n], chosen, place)
         append_lines(self.run.sample_file(round_.generation), [sample])
 
     def _checkpoint_if_due(self) -> None:
@@ -232,16 +236,18 @@ class Training:
         self.run.write_record(self.record)
 
 
-def _score_record(round_: Round, member: int, scored: Sequence[Scored], chosen: Split, seconds: float) -> ScoreRecord:
+def _score_record(
+    round_: Round, member: int, score: float, scored: Sequence[Scored], chosen: Split, seconds: float
+) -> ScoreRecord:
     finite = all(s.completion.finite for s in scored)
     return ScoreRecord(
         generation=round_.generation,
         round=round_.index,
         member=member,
-        score=mean_reward(scored) if finite else None,
+        score=score if finite else None,
         parts=parts(scored),
         rollouts=len(scored),
-        prompt_tokens=sum(map(len, chosen.token_ids)),
+        prompt_tokens=sum(map(len, chosen.token_ids)) * (len(scored) // len(chosen.problems)),
         generated_tokens=sum(len(s.completion.token_ids) for s in scored),
         seconds=seconds,
     )
