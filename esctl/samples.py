@@ -12,7 +12,8 @@ from esctl.moves import hash64
 from esctl.records import Mode
 
 ROLLOUTS = 512  # per chunk at most: twice what vLLM decodes at once, and what an interrupted evaluation may lose
-TOKEN, WEIGHT = "token", "weight"
+WEIGHT = "weight"  # a mode's kind
+TOKENS = Mode()
 
 
 @dataclass(frozen=True)
@@ -23,7 +24,10 @@ class Decoding:
     top_p: float = 1.0
     n: int = 1
     seed: int = 0  # of the evaluation; no training seed
-    mode: Mode = Mode()
+    mode: Mode = TOKENS
+
+
+GREEDY = Decoding()
 
 
 @dataclass(frozen=True)
