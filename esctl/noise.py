@@ -45,11 +45,12 @@ Words = UInt64 | np.uint64
 
 # Below this many elements a second thread costs more than it saves.
 PARALLEL_FROM = 32768
-# Elements that one task of the parallel kernel writes, and that fit the first-level cache at once; multiples of BLOCK.
-TASK, BATCH = 8192, 256
+TASK = 8192  # elements that one task of the parallel kernel writes, a multiple of BLOCK
+BATCH = 32  # blocks that are drawn together: some vectors per loop, and few wasted on the smallest tensors
 
 _LOW = np.uint64(0xFFFFFFFF)
 _32 = np.uint64(32)
+_LOW_HALF, _HALF = np.uint32(0xFFFF), np.uint32(16)
 _M0, _M1, _W0, _W1 = (np.uint64(c) for c in (MULTIPLIER_0, MULTIPLIER_1, WEYL_0, WEYL_1))
 
 
@@ -156,18 +157,24 @@ def fingerprint() -> str:
     return digest.hexdigest()
 
 
-# A global array is a constant to numba: LLVM then knows that no store changes it, and reads it by vector gathers.
+# A global array is a constant to numba: LLVM then knows that no store changes it, and reads it by vector gathers where
+# the processor has fast ones.
 _VALUES = table()
 
 
-@numba.njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
-def _bits(words: NDArray[np.uint32], block: np.uint64, n_blocks: int, tensor: np.uint64, seed: np.uint64) -> None:
-    """Philox of `n_blocks` blocks from number `block` on, into words[4·n_blocks].
+# In the kernel every loop over a batch has a constant length and lies along a plane: words[w] and total[e] hold word w
+# and element e of each block of the batch. So all of it is whole vectors, and elements are put in order once per pass.
+# Slices, and not sums of indices, name places in long arrays: numba would ask of each sum whether it is negative.
 
-    Every lane is 64 bits wide, so that LLVM turns the loop over blocks into vector multiplications; the high halves
-    hold what overflowed, and are masked where they would count.
+
+@numba.njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+def _draw(words: NDArray[np.uint32], block: np.uint64, tensor: np.uint64, seed: np.uint64) -> None:
+    """Philox of a batch of blocks from number `block` on, into words[4, BATCH].
+
+    Every lane is 64 bits wide, so that LLVM makes vector multiplications; the high halves hold what overflowed, and are
+    masked where they would count.
     """
-    for j in range(n_blocks):
+    for j in range(BATCH):
         c0, c1 = block + np.uint64(j), tensor
         c2, c3 = tensor >> _32, np.uint64(STREAM_WEIGHTS)
         k0, k1 = seed, seed >> _32
@@ -175,8 +182,17 @@ def _bits(words: NDArray[np.uint32], block: np.uint64, n_blocks: int, tensor: np
             p, q = (c0 & _LOW) * _M0, (c2 & _LOW) * _M1
             c0, c1, c2, c3 = (q >> _32) ^ c1 ^ k0, q, (p >> _32) ^ c3 ^ k1, p
             k0, k1 = k0 + _W0, k1 + _W1
-        words[4 * j], words[4 * j + 1] = np.uint32(c0), np.uint32(c1)
-        words[4 * j + 2], words[4 * j + 3] = np.uint32(c2), np.uint32(c3)
+        words[0, j], words[1, j], words[2, j], words[3, j] = np.uint32(c0), np.uint32(c1), np.uint32(c2), np.uint32(c3)
+
+
+@numba.njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+def _add_term(total: Float32, words: NDArray[np.uint32], coefficient: np.float32) -> None:
+    """Add fl(coefficient·T[u]) to total[BLOCK, BATCH], u the halves of words[4, BATCH]."""
+    for w in range(4):
+        for j in range(BATCH):
+            total[2 * w, j] += coefficient * _VALUES[words[w, j] & _LOW_HALF]
+        for j in range(BATCH):
+            total[2 * w + 1, j] += coefficient * _VALUES[words[w, j] >> _HALF]
 
 
 @numba.njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
@@ -188,29 +204,27 @@ def _span(
     tensor: np.uint64,
     element: int,
 ) -> None:
-    """Write one contiguous span whose first element has the number `element`, a batch that fits the cache at a time."""
-    words = np.empty(4 * (BATCH // BLOCK + 1), np.uint32)
-    halves = words.view(np.uint16)  # little-endian: half h of a block is element h
-    total = np.empty(BATCH, np.float32)
-    for begin in range(0, len(out), BATCH):
-        n = min(BATCH, len(out) - begin)
-        skip = (element + begin) % BLOCK
-        block = np.uint64((element + begin) // BLOCK)
+    """Write one contiguous span whose first element has the number `element`, a batch of blocks at a time."""
+    words = np.empty((4, BATCH), np.uint32)
+    total = np.empty((BLOCK, BATCH), np.float32)
+    ordered = np.empty(BLOCK * BATCH, np.float32)
+    block, skip, begin = np.uint64(element // BLOCK), element % BLOCK, 0
+    while begin < len(out):
+        total[:] = np.float32(-0.0)  # -0 + t is t, also where t is -0
         for t in range(len(seeds)):
-            _bits(words, block, (skip + n + BLOCK - 1) // BLOCK, tensor, seeds[t])
-            coefficient = coefficients[t]
-            drawn = halves[skip : skip + n]
-            if t == 0:
-                for i in range(n):
-                    total[i] = coefficient * _VALUES[drawn[i]]
-            else:
-                for i in range(n):
-                    total[i] += coefficient * _VALUES[drawn[i]]
+            _draw(words, block, tensor, seeds[t])
+            _add_term(total, words, coefficients[t])
+        for j in range(BATCH):
+            for e in range(BLOCK):
+                ordered[BLOCK * j + e] = total[e, j]
+        end = min(begin + BLOCK * BATCH - skip, len(out))
+        source, target, summed = center[begin:end], out[begin:end], ordered[skip:]
         # `out` may be `center`: two loops, so that neither reads what it writes and both become vector code.
-        for i in range(n):
-            total[i] = center[begin + i] + total[i]
-        for i in range(n):
-            out[begin + i] = total[i]
+        for i in range(end - begin):
+            summed[i] = source[i] + summed[i]
+        for i in range(end - begin):
+            target[i] = summed[i]
+        block, skip, begin = block + np.uint64(BATCH), 0, end
 
 
 def _rows(
