@@ -1,6 +1,6 @@
 """Intervals and paired tests for accuracies, without scipy: what a comparison may claim.
 
-Leaves which runs may be compared to `compare`.
+Leaves which runs may be compared to `compare`, and drawing problems again to `resampling`.
 """
 
 import math
@@ -24,7 +24,7 @@ class Estimate:
     high: float
 
 
-def wilson(right: int, n: int) -> Estimate:
+def wilson(right: float, n: float) -> Estimate:
     """Share `right/n` with Wilson's score interval (Wilson 1927), which holds its level near 0 and 1."""
     share, z2 = right / n, Z95 * Z95
     centre = (share + z2 / (2 * n)) / (1 + z2 / n)
@@ -41,6 +41,47 @@ def pass_at_k(n: int, c: int, k: int) -> float:
     if not 0 <= c <= n or not 1 <= k <= n:
         raise ValueError(f"pass@{k} of {c} right among {n} samples: needs 1 ≤ k ≤ n and 0 ≤ c ≤ n")
     return 1.0 - math.prod(1.0 - k / i for i in range(n - c + 1, n + 1)) if c <= n - k else 1.0
+
+
+def over_problems(values: Sequence[float], answers: int = 1) -> Estimate:
+    """Mean of per-problem scores in [0, 1], with Wilson's interval at the number of answers that they are worth.
+
+    A score may be a mean of `answers` answers (seeds × samples). Answers to one problem resemble each other, so P
+    problems are worth n = s(1−s)/Var(s) answers, between P (all alike) and P·answers (independent; Korn & Graubard
+    1998). Where every score is 0 or every score is 1, how alike they are cannot be seen: then n = P.
+    """
+    n_problems = len(values)
+    share = math.fsum(values) / n_problems
+    spread = math.fsum((v - share) ** 2 for v in values) / n_problems**2
+    most = n_problems * answers
+    worth = n_problems if share in (0.0, 1.0) else min(share * (1 - share) / spread, most) if spread else most
+    return wilson(share * worth, worth)
+
+
+def both(problems: Estimate, seeds_half: float) -> Estimate:
+    """An interval for problems and seeds at once: their distances to the mean, added in quadrature.
+
+    That is MOVER (Zou & Donner 2008) for two independent sources of error. The wider of the two alone would miss when
+    they are alike: it then covers as little as 1/√2 of the distance.
+    """
+    low = math.hypot(problems.value - problems.low, seeds_half)
+    high = math.hypot(problems.high - problems.value, seeds_half)
+    return Estimate(problems.value, problems.value - low, problems.value + high)
+
+
+def within(estimate: Estimate, low: float, high: float) -> Estimate:
+    """The estimate with its interval cut to what is possible."""
+    return Estimate(estimate.value, max(low, estimate.low), min(high, estimate.high))
+
+
+def seeds_half_width(first: Sequence[float], second: Sequence[float] = ()) -> float:
+    """Half of Welch's t interval for the difference of two means over seeds; of one mean, where only one has seeds."""
+    parts = [(sd(values) ** 2 / len(values), len(values) - 1) for values in (first, second) if len(values) > 1]
+    variance = math.fsum(v for v, _ in parts)
+    if variance == 0.0:
+        return 0.0
+    freedom = variance**2 / math.fsum(v**2 / d for v, d in parts)
+    return t95(int(freedom)) * math.sqrt(variance)
 
 
 def over_seeds(values: Sequence[float]) -> Estimate:
