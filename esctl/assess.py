@@ -1,101 +1,119 @@
-"""`esctl eval`: one greedy evaluation of a run's kept weights, or of a plain model in a run directory of kind base."""
+"""`esctl eval` and `esctl passk`: evaluations of a run's weights or of a plain model, greedy or sampled.
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+Leaves which weights those are to `target`, and drawing to `evaluate`. What is stored already is read: no engine starts.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from esctl.display import eval_line
-from esctl.errors import RunError, UsageError
-from esctl.evaluate import EvalRequest, evaluate
+from esctl.engines import Engine
+from esctl.errors import UsageError
+from esctl.evaluate import EvalProgress, EvalRequest, evaluate, stored_eval
 from esctl.experiment import Experiment
 from esctl.peak import peak_bytes
-from esctl.recipe import EMBEDDED, Plain, Recipe, dump_recipe, load_recipe, read_recipe_file, recipes
-from esctl.records import Cost, EvalRecord
-from esctl.rundir import RunDir, write_atomic
-from esctl.session import engine_of, new_record, read_recipe
+from esctl.records import Cost, EvalRecord, RunRecord
+from esctl.samples import GREEDY, Decoding, decoding_text
 from esctl.stats import wilson
+from esctl.target import Asked, Target, find_target
 
-BASE = "base"
+Report = Callable[[str, EvalProgress], None]  # what is evaluated, in words, and how far it is
+
+
+@dataclass(frozen=True)
+class Assessed:
+    """One evaluation and the run directory that holds it."""
+
+    folder: Path
+    record: EvalRecord
+
+
+@dataclass(frozen=True)
+class _Job:
+    experiment: Experiment
+    request: EvalRequest
+
+    @property
+    def text(self) -> str:
+        """What is evaluated, for a progress line."""
+        decoding = self.request.decoding
+        how = decoding_text(decoding.temperature, decoding.top_p, decoding.mode)
+        return f"{self.experiment.task.name} {self.request.split.name}, {how}"
 
 
 def assess(
-    target: str, flags: Mapping[str, Plain], sets: Sequence[str], split: str, n: int | None, run: Path | None
-) -> tuple[Path, EvalRecord]:
-    """Evaluate, store, and return where and what; an evaluation that is stored already is read instead."""
+    asked: Asked,
+    tasks: Sequence[str],
+    split: str,
+    n: int | None,
+    decodings: Sequence[Decoding] = (GREEDY,),
+    report: Report = lambda what, progress: None,
+) -> list[Assessed]:
+    """Evaluate on each task (none: the recipe's) with each decoding, under one engine; what is stored is read."""
     if n is not None and n < 1:
         raise UsageError(f"-n {n}: give 1 problem or more, or leave it out for all")
-    trained = (Path(target) / "run.json").is_file()
-    recipe = _run_recipe(Path(target), flags, sets) if trained else _model_recipe(target, flags, sets)
-    folder = RunDir(Path(target) if trained else run or default_base(recipe))
-    experiment = Experiment(recipe)
-    chosen = experiment.split(split).first(n)
-    with folder.lock(), engine_of(experiment) as engine:
-        if not folder.exists:
-            write_atomic(folder.recipe, dump_recipe(recipe).encode())
-            folder.write_record(replace(new_record(experiment, engine, BASE), status="finished", kept_generation=0))
-        record = folder.read_record()
-        if not trained and record.base.weights_sha256 != engine.center_sha256():
-            raise RunError(f"{folder.path}: holds another model's evaluations; choose another directory with --run")
-        request = EvalRequest(chosen, record.kept_generation or 0, record.train.rollouts)
-        evaluate(experiment, folder, engine, request)
-        spent = sum((e.cost for e in folder.read_evals()), Cost())
-        # A run's peak is its training's; evaluating it later must not count against its method.
-        peak = record.peak_bytes if trained else peak_bytes(engine, record.peak_bytes)
-        folder.write_record(replace(record, eval=spent, peak_bytes=peak))
-    return folder.path, _stored(folder, experiment, request)
-
-
-def _stored(folder: RunDir, experiment: Experiment, request: EvalRequest) -> EvalRecord:
-    same = [
-        e
-        for e in folder.read_evals()
-        if e.problems_sha256 == request.split.sha256
-        and e.prompt_sha256 == experiment.prompt_sha256
-        and e.step == request.step
-        and e.sampling.max_tokens == experiment.recipe.sampling.max_tokens
+    if len(tasks) > 1 and "task.data" in asked.flags:
+        raise UsageError("--data: is for one task; evaluate the tasks that need it one at a time")
+    settings = [replace(asked, flags={**asked.flags, "task.name": task}) for task in tasks] or [asked]
+    targets = [find_target(setting) for setting in settings]
+    experiments = [Experiment(target.recipe) for target in targets]
+    target = targets[0]  # all have the same weights
+    jobs = [
+        _Job(x, EvalRequest(x.split(split).first(n), target.step, target.rollouts_spent, decoding))
+        for x in experiments
+        for decoding in decodings
     ]
-    return same[-1]
+    with target.folder.lock():
+        records = _stored(target, jobs)
+        if records is None:
+            with target.engine(experiments) as engine:
+                records = _evaluated(target, jobs, engine, report)
+    return [Assessed(target.folder.path, record) for record in records]
 
 
-def _run_recipe(path: Path, flags: Mapping[str, Plain], sets: Sequence[str]) -> Recipe:
-    """A run's own recipe with what was asked on top, on the weights that it kept."""
-    read_recipe(RunDir(path))
-    if not (path / "weights").is_dir():
-        raise UsageError(f"{path}: has no weights yet; finish it with `esctl train --resume --run {path}`")
-    return load_recipe(str(path / "recipe.yaml"), {**flags, "model": str(path)}, sets)
+def _stored(target: Target, jobs: Sequence[_Job]) -> list[EvalRecord] | None:
+    """All that was asked, where all of it is stored; the weights are read once to be sure whose they are."""
+    found = [stored_eval(job.experiment, target.folder, job.request) for job in jobs]
+    records = [record for record in found if record is not None]
+    if len(records) < len(jobs):
+        return None
+    if not target.trained:
+        target.refuse_other_model(jobs[0].experiment.center().weights_sha256())
+    return records
 
 
-def _model_recipe(target: str, flags: Mapping[str, Plain], sets: Sequence[str]) -> Recipe:
-    """The settings a plain model is evaluated with: those of the embedded recipe for it, else the schema's."""
-    name = f"{flags.get('task.name', 'arithmetic')}/es"
-    source = name if target == EMBEDDED and name in recipes() else None
-    overrides = {"label": "base", **({} if source else {"method.kind": "es"}), **flags, "model": target}
-    return load_recipe(source, overrides, sets)
+def _evaluated(target: Target, jobs: Sequence[_Job], engine: Engine, report: Report) -> list[EvalRecord]:
+    run, record = target.folder, target.begin(jobs[0].experiment, engine)
+    records = []
+    for job in jobs:
+
+        def tell(progress: EvalProgress, what: str = job.text) -> None:
+            report(what, progress)
+
+        found = evaluate(job.experiment, run, engine, job.request, tell)
+        found = found or stored_eval(job.experiment, run, job.request)
+        assert found is not None, job.request
+        records.append(found)
+        _count(target, record, engine)
+    return records
 
 
-def sections(source: str | None) -> dict[str, Plain]:
-    """What a recipe says of the evaluation alone: task, prompt, sampling and grading."""
-    tree = read_recipe_file(source)[0] if source else {}
-    return {key: tree[key] for key in ("task", "prompt", "sampling", "grader", "reward") if key in tree}
-
-
-def default_base(recipe: Recipe) -> Path:
-    """runs/base-<model>: one directory collects a plain model's evaluations."""
-    return Path("runs") / f"base-{recipe.model.strip('/').replace('/', '-').lower()}"
+def _count(target: Target, record: RunRecord, engine: Engine) -> None:
+    """Keep what the evaluations cost. A run's peak is its training's: evaluating it later is no cost of its method."""
+    spent = sum((e.cost for e in target.folder.read_evals()), Cost())
+    peak = record.peak_bytes if target.trained else peak_bytes(engine, record.peak_bytes)
+    target.folder.write_record(replace(record, eval=spent, peak_bytes=peak))
 
 
 def report_text(record: EvalRecord) -> str:
-    """The evaluation for a person: the whole, then by difficulty."""
-    lines = [eval_line(record)]
-    groups = sorted({d for d in record.problems.difficulty if d})
-    for group in groups:
-        rows = [i for i, d in enumerate(record.problems.difficulty) if d == group]
-        right, n = sum(record.problems.strict[i] for i in rows), sum(record.problems.n[i] for i in rows)
-        e = wilson(right, n)
-        lines.append(
-            f"  {group:10} strict {100 * e.value:.1f} % ({100 * e.low:.1f}–{100 * e.high:.1f}), {len(rows)} problems"
-        )
-    truncated = sum(record.problems.truncated)
-    if truncated:
-        lines.append(f"  {truncated} completions were cut at {record.sampling.max_tokens} tokens")
+    """A greedy evaluation for a person: the whole, then by difficulty."""
+    p, lines = record.problems, [eval_line(record)]
+    for group in sorted({d for d in p.difficulty if d}):
+        rows = [i for i, d in enumerate(p.difficulty) if d == group]
+        e = wilson(sum(p.strict[i] for i in rows), sum(p.n[i] for i in rows))
+        interval = f"({100 * e.low:.1f}–{100 * e.high:.1f})"
+        lines.append(f"  {group:10} strict {100 * e.value:.1f} % {interval}, {len(rows)} problems")
+    if sum(p.truncated):
+        lines.append(f"  {sum(p.truncated)} completions were cut at {record.sampling.max_tokens} tokens")
     return "\n".join(lines)

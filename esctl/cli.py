@@ -5,7 +5,7 @@ Every import that costs time stands inside its command, so that help is instant 
 
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -16,7 +16,10 @@ from esctl import __version__
 from esctl.errors import EsctlError, UsageError
 
 if TYPE_CHECKING:
+    from esctl.assess import Assessed
     from esctl.recipe import Plain, Recipe
+    from esctl.samples import Decoding
+    from esctl.target import Asked
 
 app = typer.Typer(
     name="esctl",
@@ -31,6 +34,17 @@ app.add_typer(recipes_app, name="recipes")
 
 Sets = Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Any recipe key; may be repeated.")]
 RunArgument = Annotated[Path, typer.Argument(help="A run directory.", show_default=False)]
+# What every command that looks at one set of weights is asked with.
+TargetArgument = Annotated[
+    str, typer.Argument(metavar="RUN|MODEL", help="A run directory or a model.", show_default=False)
+]
+Tasks = Annotated[str | None, typer.Option(help="One or more, by commas  [default: the run's own, else arithmetic]")]
+Data = Annotated[str | None, typer.Option(help="Local files in place of the hub.")]
+SplitName = Annotated[str, typer.Option(help="The split.")]
+FirstProblems = Annotated[int | None, typer.Option("-n", help="Only the first so many problems.")]
+Step = Annotated[int | None, typer.Option(help="A generation of the run, from its scores  [default: the one kept]")]
+EngineKind = Annotated[str | None, typer.Option(help="auto, vllm or transformers.")]
+BaseRun = Annotated[Path | None, typer.Option(help="Where a plain model's results go  [default: runs/base-…]")]
 
 
 def out(text: str) -> None:
@@ -141,24 +155,78 @@ def _train(recipe: "Recipe", folder: Path, resume: bool) -> None:
 
 @app.command("eval")
 def evaluate_command(
-    target: Annotated[str, typer.Argument(metavar="RUN|MODEL", help="A run directory or a model.", show_default=False)],
+    target: TargetArgument,
     recipe: Annotated[str | None, typer.Option(help="Take task, prompt and sampling from this recipe.")] = None,
-    task: Annotated[str | None, typer.Option(help="The task  [default: the run's own, else arithmetic]")] = None,
-    data: Annotated[str | None, typer.Option(help="Local files in place of the hub.")] = None,
-    split: Annotated[str, typer.Option(help="The split.")] = "test",
-    n: Annotated[int | None, typer.Option("-n", help="Only the first so many problems.")] = None,
-    engine: Annotated[str | None, typer.Option(help="auto, vllm or transformers.")] = None,
-    run: Annotated[Path | None, typer.Option(help="Where a plain model's results go  [default: runs/base-…]")] = None,
+    task: Tasks = None,
+    data: Data = None,
+    split: SplitName = "test",
+    n: FirstProblems = None,
+    step: Step = None,
+    engine: EngineKind = None,
+    run: BaseRun = None,
     sets: Sets = None,
 ) -> None:
     """Greedy accuracy with a Wilson interval: strict, flexible, format rate, by difficulty."""
-    from esctl.assess import assess, report_text, sections
+    from esctl.assess import report_text
+    from esctl.target import Asked
 
-    flags: dict[str, Plain] = {"task.name": task, "task.data": data, "engine.kind": engine}
-    given = {**sections(recipe), **{key: value for key, value in flags.items() if value is not None}}
-    folder, record = assess(target, given, sets or [], split, n, run)
-    out(report_text(record))
-    out(f"stored in {folder}")
+    asked = Asked(target, _setting(recipe, data, engine), sets or [], run, step)
+    found = _assess(asked, task, split, n)
+    out("\n".join(report_text(item.record) for item in found))
+    out(f"stored in {found[0].folder}")
+
+
+@app.command()
+def passk(
+    target: TargetArgument,
+    k: Annotated[str, typer.Option("--k", help="Numbers of tries, separated by commas.")] = "1,8,64",
+    samples: Annotated[int | None, typer.Option(help="Per problem  [default: twice the largest k]")] = None,
+    temperature: Annotated[str | None, typer.Option(help="One or more  [default: 0.6; with --noise 0]")] = None,
+    top_p: Annotated[float, typer.Option(help="Nucleus.")] = 0.95,
+    noise: Annotated[float | None, typer.Option(metavar="SIGMA", help="Spread weights: θ + σε per sample.")] = None,
+    seed: Annotated[int, typer.Option(help="Of the samples; equal for all models.")] = 0,
+    recipe: Annotated[str | None, typer.Option(help="Take task, prompt and sampling from this recipe.")] = None,
+    task: Tasks = None,
+    data: Data = None,
+    split: SplitName = "test",
+    n: FirstProblems = None,
+    step: Step = None,
+    engine: EngineKind = None,
+    run: BaseRun = None,
+    sets: Sets = None,
+    as_json: Annotated[bool, typer.Option("--json", help="The same as JSON.")] = False,
+) -> None:
+    """Unbiased pass@k, coverage and diversity from n samples per problem; what is stored is not drawn again."""
+    from esctl import passk
+    from esctl.target import Asked
+
+    ks = passk.read_ks(k)
+    wanted = passk.decodings(ks, samples, passk.read_temperatures(temperature, noise), top_p, noise, seed)
+    asked = Asked(target, _setting(recipe, data, engine), sets or [], run, step)
+    found = _assess(asked, task, split, n, wanted)
+    reports = [passk.report(str(item.folder), item.record, ks) for item in found]
+    out(passk.json_text(reports) if as_json else f"{passk.text(reports)}\n\nstored in {found[0].folder}")
+
+
+def _setting(recipe: str | None, data: str | None, engine: str | None) -> "dict[str, Plain]":
+    from esctl.target import sections
+
+    flags = {"task.data": data, "engine.kind": engine}
+    return {**sections(recipe), **{key: value for key, value in flags.items() if value is not None}}
+
+
+def _assess(
+    asked: "Asked", task: str | None, split: str, n: int | None, wanted: "Sequence[Decoding] | None" = None
+) -> "list[Assessed]":
+    from esctl.assess import assess
+    from esctl.display import EvaluationDisplay
+    from esctl.samples import GREEDY
+
+    with EvaluationDisplay(progress()) as display:
+        try:
+            return assess(asked, task.split(",") if task else [], split, n, wanted or [GREEDY], display)
+        except KeyboardInterrupt:
+            raise EsctlError("interrupted; finished chunks are kept, go on with the same command") from None
 
 
 @app.command()
@@ -209,6 +277,34 @@ def export(
 
     export_step(RunDir(run), step, target, dtype)
     out(f"{target}: weights after generation {step}")
+
+
+@app.command()
+def memory(
+    runs: Annotated[list[Path] | None, typer.Argument(help="Runs whose measured peaks to show.")] = None,
+    model: Annotated[str, typer.Option(help="embedded, a folder, or a hub id; only its config is read.")] = "embedded",
+    methods: Annotated[str, typer.Option(help="Of es, essam, essam-f, grpo, ppo.")] = "es,essam,grpo,ppo",
+    dtype: Annotated[str, typer.Option(help="Of served weights and activations: bf16, fp16 or fp32.")] = "bf16",
+    seq: Annotated[int, typer.Option(help="Tokens of prompt and completion.")] = 1024,
+    batch: Annotated[int, typer.Option(help="Sequences in a micro-batch.")] = 8,
+    rollouts: Annotated[int, typer.Option(help="Sequences in the KV cache, which stands apart.")] = 64,
+    checkpointing: Annotated[bool, typer.Option("--checkpointing", help="Gradient checkpointing.")] = False,
+    reference: Annotated[bool, typer.Option(help="A frozen reference for the KL term of GRPO and PPO.")] = True,
+    copy: Annotated[bool, typer.Option(help="A copy of the policy for rollouts of GRPO and PPO.")] = True,
+    as_json: Annotated[bool, typer.Option("--json", help="Bytes, as JSON.")] = False,
+) -> None:
+    """What each method holds in memory, by formula from a model's config; or runs beside their formula."""
+    from esctl import footprints
+    from esctl.memory import Setting
+
+    if runs:
+        rows = footprints.measured(runs)
+        out(footprints.runs_json(rows) if as_json else footprints.runs_table(rows))
+        return
+    setting = Setting(dtype, seq, batch, checkpointing, rollouts, reference, copy)
+    arch, prints = footprints.analytic(model, methods.split(","), setting)
+    writer = footprints.json_text if as_json else footprints.table
+    out(writer(arch, setting, prints))
 
 
 @app.command()

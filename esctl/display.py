@@ -6,8 +6,9 @@ from typing import Self
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from esctl.evaluate import strict_share
+from esctl.evaluate import EvalProgress, strict_share
 from esctl.records import EvalRecord
+from esctl.samples import decoding_text
 from esctl.stats import wilson
 from esctl.train import Evaluated, Event, GenerationDone, Notice
 
@@ -55,6 +56,38 @@ class TrainingDisplay:
             self.console.print(line, highlight=False, soft_wrap=True)
 
 
+class EvaluationDisplay:
+    """Shows how far evaluations are, on a terminal only: what is piped gets results and no progress."""
+
+    def __init__(self, console: Console) -> None:
+        self._bar = Progress(
+            TextColumn("[bold]{task.description}"),
+            BarColumn(bar_width=24),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[state]}"),
+            TimeElapsedColumn(),
+            console=console,
+            disable=not console.is_terminal,
+            transient=True,
+        )
+        self._task = self._bar.add_task("loading", total=None, state="")
+
+    def __enter__(self) -> Self:
+        self._bar.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._bar.stop()
+
+    def __call__(self, what: str, progress: EvalProgress) -> None:
+        """Show one evaluation after a chunk."""
+        left = (progress.total - progress.done) * progress.seconds / progress.drawn
+        state = f"{progress.tokens / progress.seconds:,.0f} tok/s  {duration(left)} left"
+        self._bar.update(self._task, description=what, total=progress.total, completed=progress.done, state=state)
+
+
 def generation_line(event: GenerationDone) -> str:
     """Reward with its spread, accuracies and format side by side, pace and time left."""
     m = event.metrics
@@ -66,14 +99,19 @@ def generation_line(event: GenerationDone) -> str:
 
 
 def eval_line(record: EvalRecord) -> str:
-    """One evaluation in one line: strict accuracy with its Wilson interval, flexible, format."""
-    p = record.problems
+    """One evaluation in one line: strict accuracy (with Wilson's interval where greedy), flexible, format."""
+    p, s = record.problems, record.sampling
     n = sum(p.n)
     strict = wilson(sum(p.strict), n)
+    # Samples of one problem are alike: Wilson's interval would be too narrow. `esctl passk` has the right one.
+    interval = f" ({100 * strict.low:.1f}–{100 * strict.high:.1f})" if s.n == 1 else ""
+    drawn = "" if s.n == 1 else f" × {s.n} samples"
+    greedy = s.temperature == 0 and record.mode.kind == "token"
+    how = "" if greedy else f", {decoding_text(s.temperature, s.top_p, record.mode)}"
     return (
-        f"{record.task.name} {record.split} at generation {record.step}: strict {100 * strict_share(record):.1f} %"
-        f" ({100 * strict.low:.1f}–{100 * strict.high:.1f}), flexible {100 * sum(p.flexible) / n:.1f} %,"
-        f" format {100 * sum(p.formatted) / n:.1f} %, {len(p.id)} problems"
+        f"{record.task.name} {record.split} at generation {record.step}{how}: strict"
+        f" {100 * strict_share(record):.1f} %{interval}, flexible {100 * sum(p.flexible) / n:.1f} %,"
+        f" format {100 * sum(p.formatted) / n:.1f} %, {len(p.id)} problems{drawn}"
     )
 
 

@@ -71,7 +71,6 @@ def evaluate(
     """
     path = eval_path(experiment, run, request)
     if stored_eval(experiment, run, request) is not None:
-        part_path(path).unlink(missing_ok=True)
         return None
     have, seconds = _kept(path)
     seconds += _draw_missing(experiment, engine, request, path, have, report)
@@ -119,11 +118,13 @@ def strict_share(record: EvalRecord) -> float:
 
 def _kept(path: Path) -> tuple[dict[tuple[str, int], EvalSample], float]:
     """Samples that are on disk for these settings, and the seconds they took."""
+    record = read_json(path, EvalRecord) if path.is_file() else None
     whole, part = path.with_suffix(".jsonl.gz"), part_path(path)
-    drop_torn_line(part)
-    parts = read_lines(part, EvalPart)
     before = read_gzip_lines(whole, EvalSample) if whole.is_file() else []
-    seconds = read_json(path, EvalRecord).cost.seconds if path.is_file() else 0.0
+    drop_torn_line(part)
+    # Chunks of samples that the file has already were left by a kill after it was written.
+    first, seconds = (0, 0.0) if record is None else (record.sampling.n, record.cost.seconds)
+    parts = [p for p in read_lines(part, EvalPart) if p.samples[-1].sample >= first]
     samples = [*before, *(s for p in parts for s in p.samples)]
     return {(s.problem, s.sample): s for s in samples}, seconds + sum(p.seconds for p in parts)
 

@@ -38,6 +38,12 @@ class Chunk:
     samples: range
 
 
+def decoding_text(temperature: float, top_p: float, mode: Mode) -> str:
+    """Where the spread of samples comes from, in words."""
+    tokens = "greedy" if temperature == 0 else f"temperature {temperature:g}, top-p {top_p:g}"
+    return f"weight noise {mode.sigma:g}, {tokens}" if mode.kind == WEIGHT else tokens
+
+
 def token_seed(seed: int, problem: str, sample: int) -> int:
     """The token-sampling seed of one sample, by the problem's id: neither n, order nor chunk moves it. 63 bits."""
     packed = struct.pack("<qI", seed, sample) + problem.encode()
