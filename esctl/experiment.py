@@ -142,8 +142,14 @@ class Experiment:
             dtype=section.dtype,
             kv_memory=None if section.kv_memory == "auto" else section.kv_memory,
             max_model_len=longest + self.recipe.sampling.max_tokens,
-            probes=len(self.recipe.method.rounds) > 1 or self.recipe.kind == "essam",
+            probes=self._stages_probes,
         )
+
+    @property
+    def _stages_probes(self) -> bool:
+        if self.recipe.baseline is not None:
+            return False
+        return len(self.recipe.evolution.rounds) > 1 or self.recipe.kind == "essam"
 
     def center(self) -> Center:
         """θ₀ on the host, without an engine."""

@@ -29,7 +29,7 @@ def center_at(run: RunDir, step: int) -> Center:
     now = NoiseRecord(noise.VERSION, noise.fingerprint())
     if record.noise != now:
         raise RunError(f"{run.path}: its seeds mean noise {record.noise}, but here {now}; use the esctl that wrote it")
-    history = replay(recipe.method, recipe.seed, record.dim, run.read_scores(), run.scores)
+    history = replay(recipe.evolution, recipe.seed, record.dim, run.read_scores(), run.scores)
     if not 0 <= step <= len(history.moves):
         raise UsageError(f"--step {step}: {run.path} has generations 0 to {len(history.moves)}")
     center = Center.load(find_model(recipe.model))

@@ -22,22 +22,38 @@ def plan_text(recipe: Recipe) -> str:
 def costs(experiment: Experiment) -> dict[str, str]:
     """Upper bounds: every rollout may run to max_tokens."""
     recipe = experiment.recipe
-    dim, per_generation = dimension(experiment), sum(recipe.method.rounds)
-    rollouts = recipe.generations * per_generation * recipe.prompts * recipe.objective.n
+    dim, (work, rollouts) = dimension(experiment), _work(recipe)
     prompts = experiment.split(recipe.task.split).prompts
     prompt_tokens = round(rollouts * sum(len(p.token_ids) for p in prompts) / len(prompts))
     n_evals = recipe.generations // recipe.eval.every + 1 if recipe.eval.every else 0
     final = len(experiment.split(recipe.eval.final).problems) if recipe.eval.final else 0
-    terms = recipe.generations * recipe.method.rounds[-1] * dim
-    buffers = 1 + (len(recipe.method.rounds) > 1)
     return {
         "weights": f"{dim:,}",
-        "generations": f"{recipe.generations:,} of {per_generation} candidates × {recipe.prompts} prompts"
-        + (f" × {recipe.objective.n} samples" if recipe.objective.n > 1 else ""),
+        "generations": work,
         "training rollouts": f"{rollouts:,}",
         "evaluation rollouts": f"{n_evals * recipe.eval.n + final:,}",
         "prompt tokens": f"{prompt_tokens:,}",
         "generated tokens": f"at most {rollouts * recipe.sampling.max_tokens:,}",
+        **(_evolution_costs(recipe, dim) if recipe.baseline is None else {}),
+    }
+
+
+def _work(recipe: Recipe) -> tuple[str, int]:
+    """What the run consists of, in words, and its training rollouts."""
+    if recipe.baseline is not None:
+        samples = recipe.baseline.samples
+        words = f"{recipe.generations:,} steps of {recipe.prompts} prompts × {samples} samples"
+        return words, recipe.generations * recipe.prompts * samples
+    candidates, n = sum(recipe.evolution.rounds), recipe.objective.n
+    words = f"{recipe.generations:,} of {candidates} candidates × {recipe.prompts} prompts"
+    return words + (f" × {n} samples" if n > 1 else ""), recipe.generations * candidates * recipe.prompts * n
+
+
+def _evolution_costs(recipe: Recipe, dim: int) -> dict[str, str]:
+    """What only seeds cost: centers, and the way back from recorded scores."""
+    rounds = recipe.evolution.rounds
+    terms, buffers = recipe.generations * rounds[-1] * dim, 1 + (len(rounds) > 1)
+    return {
         "host memory": f"{4 * dim * buffers / 2**30:.2f} GiB of fp32 center, beside served weights and KV cache",
         "replay": f"{terms:.1e} noise terms, some {terms / TERMS_PER_SECOND:,.0f} s on one core without checkpoints",
     }

@@ -16,10 +16,12 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
 from pydantic_core import ErrorDetails
 
+from esctl.baselines import BASELINES, BaselineConfig
 from esctl.errors import RecipeError, UsageError
 from esctl.methods import METHODS, MethodConfig
 
 EMBEDDED = "embedded"
+ALL_METHODS: dict[str, type[MethodConfig] | type[BaselineConfig]] = {**METHODS, **BASELINES}
 Count = Annotated[int, Field(ge=1)]
 Share = Annotated[float, Field(ge=0, le=1)]
 # What a run may change when it is resumed: nothing here decides a weight.
@@ -126,17 +128,17 @@ class Recipe(Section):
     model: str = EMBEDDED
     task: TaskSection = TaskSection()
     prompt: PromptSection = PromptSection()
-    method: MethodConfig
+    method: MethodConfig | BaselineConfig
     reward: RewardSection = RewardSection()
     objective: ObjectiveSection = ObjectiveSection()
-    generations: Annotated[int, Field(ge=0)] = 500
+    generations: Annotated[int, Field(ge=0)] = 500  # for RL: optimizer steps, as the method counts them
     prompts: Count = 200  # per generation
     sampling: SamplingSection = SamplingSection()
     engine: EngineSection = EngineSection()
     eval: EvalSection = EvalSection()
     grader: GraderSection = GraderSection()
     select: Literal["last", "best-validation"] = "last"
-    checkpoint_every: Annotated[int, Field(ge=0)] = 0  # cached fp32 centers; 0 keeps none
+    checkpoint_every: Annotated[int, Field(ge=0)] = 0  # cached fp32 centers, or RL's only way back; 0 keeps none
     seed: Annotated[int, Field(ge=-(2**63), lt=2**63)] = 0
 
     @model_validator(mode="after")
@@ -153,13 +155,37 @@ class Recipe(Section):
             )
         return self
 
+    @model_validator(mode="after")
+    def _a_baseline_samples(self) -> "Recipe":
+        if self.baseline is None:
+            return self
+        if self.objective != ObjectiveSection():
+            raise ValueError(f"objective: {self.kind} has none but the mean reward; set method.samples instead")
+        if self.sampling.temperature == 0:
+            raise ValueError(f"sampling.temperature: 0 gives {self.kind} nothing to choose from; use 1.0")
+        if self.sampling.top_p < 1:
+            raise ValueError(f"sampling.top_p: {self.sampling.top_p} is not the policy that {self.kind} trains; use 1")
+        return self
+
     @property
     def kind(self) -> str:
         """The method's name in recipes, such as `essam-f`."""
-        return next(k for k, cls in METHODS.items() if type(self.method) is cls)
+        return next(k for k, cls in ALL_METHODS.items() if type(self.method) is cls)
+
+    @property
+    def baseline(self) -> BaselineConfig | None:
+        """The method where it is RL, which has gradients and no candidates."""
+        return self.method if isinstance(self.method, BaselineConfig) else None
+
+    @property
+    def evolution(self) -> MethodConfig:
+        """The method where it asks for candidates; UsageError where it is RL."""
+        if isinstance(self.method, BaselineConfig):
+            raise UsageError(f"{self.kind} keeps no history of scores to rebuild weights from; use those in weights/")
+        return self.method
 
 
-DEFAULT_LABELS = {"es": "ES", "essam": "ESSAM", "essam-f": "ESSAM-F"}
+DEFAULT_LABELS = {"es": "ES", "essam": "ESSAM", "essam-f": "ESSAM-F", "grpo": "GRPO", "ppo": "PPO"}
 
 
 def load_recipe(source: str | None, overrides: Mapping[str, Plain], sets: Sequence[str] = ()) -> Recipe:
@@ -264,17 +290,19 @@ def _assign(tree: dict[str, Plain], key: str, value: Plain, mistakes: list[str])
     node[leaf] = value
 
 
-def _parse_method(section: Plain) -> tuple[MethodConfig | None, list[str]]:
+def _parse_method(section: Plain) -> tuple[MethodConfig | BaselineConfig | None, list[str]]:
     """The `method:` section by the table of methods: each method's own fields are its schema."""
     if not isinstance(section, dict) or "kind" not in section:
-        return None, [f"method.kind: say which method: {', '.join(METHODS)}"]
+        return None, [f"method.kind: say which method: {', '.join(ALL_METHODS)}"]
     kind, fields = str(section["kind"]), {str(k): v for k, v in section.items() if k != "kind"}
-    if kind not in METHODS:
-        return None, [f"method.kind: unknown method {kind}{_did_you_mean(kind, METHODS)}; choose {', '.join(METHODS)}"]
-    known = [f.name for f in dataclasses.fields(METHODS[kind])]
+    if kind not in ALL_METHODS:
+        return None, [
+            f"method.kind: unknown method {kind}{_did_you_mean(kind, ALL_METHODS)}; choose {', '.join(ALL_METHODS)}"
+        ]
+    known = [f.name for f in dataclasses.fields(ALL_METHODS[kind])]
     lines = [f"method.{k}: unknown key for {kind}{_did_you_mean(k, known)}" for k in fields if k not in known]
     try:
-        method = TypeAdapter(METHODS[kind]).validate_python({k: v for k, v in fields.items() if k in known})
+        method = TypeAdapter(ALL_METHODS[kind]).validate_python({k: v for k, v in fields.items() if k in known})
     except ValidationError as error:
         return None, lines + _lines(error, "method")
     numbers = {k: v for k, v in dataclasses.asdict(method).items() if isinstance(v, float)}

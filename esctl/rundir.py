@@ -81,6 +81,10 @@ class RunDir:
         """Every recorded candidate in order; a torn last line does not count."""
         return read_lines(self.scores, ScoreRecord)
 
+    def read_metrics(self) -> list[dict[str, float]]:
+        """One entry per recorded generation; a torn last line does not count."""
+        return read_lines(self.metrics, dict[str, float])
+
     def sample_file(self, generation: int) -> Path:
         """Where the rollouts of a generation lie."""
         return self.samples / f"{generation:05d}.jsonl"
@@ -88,6 +92,10 @@ class RunDir:
     def checkpoint_file(self, generation: int) -> Path:
         """Where the cached fp32 center after so many generations lies."""
         return self.checkpoints / f"{generation:05d}.safetensors"
+
+    def checkpoint_folder(self, step: int) -> Path:
+        """Where the state of an RL trainer after so many steps lies."""
+        return self.checkpoints / f"{step:05d}"
 
     def eval_files(self) -> list[Path]:
         """Every evaluation, by name."""
@@ -199,6 +207,11 @@ def drop_torn_line(path: Path) -> int:
     if torn:
         os.truncate(path, len(data) - torn)
     return torn
+
+
+def keep_lines(path: Path, n: int) -> None:
+    """Drop every line after the first n."""
+    write_atomic(path, b"".join(line + b"\n" for line in _whole_lines(path.read_bytes())[:n]))
 
 
 def write_gzip_lines(path: Path, values: Iterable[object]) -> None:

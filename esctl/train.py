@@ -62,7 +62,7 @@ class Training:
     def __init__(self, experiment: Experiment, run: RunDir, engine: Engine, report: Report) -> None:
         self.experiment, self.recipe = experiment, experiment.recipe
         self.run, self.engine, self.report = run, engine, report
-        self.method = experiment.recipe.method
+        self.method = experiment.recipe.evolution
         self.objective = Objective(**experiment.recipe.objective.model_dump())
         self.record = run.read_record()
         self.train_split = experiment.split(experiment.recipe.task.split)
