@@ -11,6 +11,7 @@ import pytest
 from miniature import evaluation, write_run
 
 from esctl.cli import main
+from esctl.recipe import ALL_METHODS
 from esctl.rundir import RunDir
 
 SMALL = (
@@ -67,7 +68,7 @@ PLAIN = [
     (
         "train --method esam",
         2,
-        "recipe: method.kind: unknown method esam, did you mean essam?; choose es, essam, essam-f",
+        f"recipe: method.kind: unknown method esam, did you mean essam?; choose {', '.join(ALL_METHODS)}",
     ),
     (
         "train --recipe arithmetic/esam",
