@@ -46,7 +46,7 @@ Words = UInt64 | np.uint64
 # Below this many elements a second thread costs more than it saves.
 PARALLEL_FROM = 32768
 TASK = 8192  # elements that one task of the parallel kernel writes, a multiple of BLOCK
-BATCH = 32  # blocks that are drawn together: some vectors per loop, and few wasted on the smallest tensors
+BATCH = 64  # blocks that are drawn together; of fewer than some 32, LLVM makes scalar code instead of a loop of vectors
 
 _LOW = np.uint64(0xFFFFFFFF)
 _32 = np.uint64(32)
