@@ -234,20 +234,48 @@ def compare(
     runs: Annotated[list[Path], typer.Argument(help="Run directories, or folders of them.", show_default=False)],
     split: Annotated[str, typer.Option(help="The split whose evaluations are compared.")] = "test",
     task: Annotated[str | None, typer.Option(help="The task, where runs hold several.")] = None,
-    style: Annotated[str, typer.Option("--format", help="table, markdown, csv or json.")] = "table",
+    at: Annotated[str | None, typer.Option(metavar="rollouts=N", help="Each run's last evaluation within N.")] = None,
+    k: Annotated[str, typer.Option("--k", metavar="K,…", help="The k of pass@k  [default: 1,8,64]")] = "",
+    base: Annotated[Path | None, typer.Option(help="Measure gains against this run.")] = None,
+    style: Annotated[str, typer.Option("--format", help="table, markdown, csv, json or latex.")] = "table",
+    published: Annotated[str | None, typer.Option("--references", help="Published rows: a set's name, or all.")] = None,
+    plot: Annotated[Path | None, typer.Option(metavar="DIR", help="Draw the pictures there, PNG and SVG.")] = None,
     force: Annotated[bool, typer.Option("--force", help="Print also what is not comparable, under a banner.")] = False,
 ) -> None:
-    """One row per method, seeds together: scores with intervals beside what they cost."""
+    """One row per method, seeds together: scores with intervals beside what they cost; every pair tested."""
     from esctl import tables
+    from esctl.compare import Wanted
     from esctl.compare import compare as compare_runs
-    from esctl.rundir import find_runs
+    from esctl.rundir import RunDir, find_runs
+    from esctl.selection import Request
 
     writers: dict[str, Callable[..., str]] = {
         "table": tables.terminal, "markdown": tables.markdown, "csv": tables.csv_text, "json": tables.json_text,
+        "latex": tables.latex,
     }  # fmt: skip
     if style not in writers:
         raise UsageError(f"--format {style}: choose {', '.join(writers)}")
-    out(writers[style](compare_runs(find_runs(runs), split, task, force)).rstrip("\n"))
+    request = Request(split, task, _rollouts(at))
+    wanted = Wanted(request, _counts("--k", k), RunDir(base) if base else None, published, force)
+    out(writers[style](compare_runs(find_runs(runs), wanted)).rstrip("\n"))
+
+
+def _rollouts(at: str | None) -> int | None:
+    """The N of --at rollouts=N."""
+    if at is None:
+        return None
+    key, _, count = at.partition("=")
+    if key != "rollouts" or not count.isdecimal():
+        raise UsageError(f"--at {at}: write rollouts=N, such as --at rollouts=10000")
+    return int(count)
+
+
+def _counts(flag: str, text: str) -> tuple[int, ...]:
+    """Whole numbers above 0 between commas."""
+    parts = [part.strip() for part in text.split(",")] if text else []
+    if not all(part.isdecimal() and int(part) > 0 for part in parts):
+        raise UsageError(f"{flag} {text}: write whole numbers between commas, such as {flag} 1,8,64")
+    return tuple(map(int, parts))
 
 
 @app.command()

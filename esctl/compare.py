@@ -1,182 +1,209 @@
-"""Rows from run directories: scores beside costs, an interval on every accuracy, and no numbers that differ in kind.
+"""The comparison: rows and pairs from run directories, scores beside costs, and no numbers that differ in kind.
 
-Reads `run.json`, `recipe.yaml` and `evals/` only: no torch, so it runs on any laptop.
+Leaves reading and choosing to `selection`, arithmetic to `rows` and `pairs`, and text to `tables`. No torch, so it
+runs on any laptop.
 """
 
-import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, field, replace
 
-import yaml
-
-from esctl.errors import RunError, UsageError
-from esctl.records import EvalRecord, RunRecord
+from esctl.errors import UsageError
+from esctl.groups import ENOUGH_SEEDS, Group, grouped
+from esctl.pairs import Pair, sampled_pairs, strict_pairs
+from esctl.records import SharpnessRecord
+from esctl.references import Reference, references
+from esctl.rows import Row, middle_sigma, pass_estimate, row_of
 from esctl.rundir import RunDir
-from esctl.stats import Estimate, mcnemar, over_seeds, sd, wilson
+from esctl.selection import Kind, Loaded, Request, Selection, kind, load_runs, sampling_text, select
+from esctl.stats import Estimate
 
-ENOUGH_SEEDS = 3  # fewer say nothing about other seeds: the interval is over problems, conditional on these runs
-
-# Both are safe; the one in C reads a recipe in under 1 ms instead of 5, and a table may hold a hundred.
-LOADER = yaml.CSafeLoader if yaml.__with_libyaml__ else yaml.SafeLoader
+DEFAULT_KS = (1, 8, 64)
 
 
 @dataclass(frozen=True)
-class Evaluated:
-    """One run and the evaluation that stands for it."""
+class Sampled:
+    """A column of pass@k."""
 
-    run: RunDir
-    record: RunRecord
-    eval: EvalRecord
-
-
-@dataclass(frozen=True)
-class Row:
-    """One label: its seeds together."""
-
-    label: str
-    seeds: int
-    strict: Estimate
-    strict_sd: float  # over seeds; 0 for one
-    flexible: Estimate
-    formatted: Estimate
-    gain: float | None  # strict accuracy over the base, where a base row is there
-    p_value: float | None  # McNemar against the base, for a single run
-    rollouts: float  # training cost, mean over seeds
-    generated_tokens: float
-    seconds: float
-    peak_bytes: int  # the largest
+    name: str
+    kind: Kind
+    k: int
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """The table, what it is about, and what a reader must know."""
+    """The tables, what they are about, and what a reader must know."""
 
     task: str
     split: str
     problems: int
+    sampling: str  # of the accuracies
+    at: int | None  # the limit on training rollouts
+    columns: tuple[str, ...]  # of pass@k
+    sigma: float | None  # of the sharpness
     rows: tuple[Row, ...]
+    pairs: tuple[Pair, ...]
+    references: tuple[Reference, ...]
+    differences: tuple[str, ...]  # why these numbers do not mean the same thing; empty but where forced
     notes: tuple[str, ...]
 
 
-def compare(runs: Sequence[RunDir], split: str, task: str | None = None, force: bool = False) -> Comparison:
-    """Put runs side by side; raises UsageError naming the first field in which their evaluations differ in kind."""
-    chosen = [_stand_in(run, split, task) for run in runs]
-    differences = _differences(chosen)
-    if differences and not force:
-        raise UsageError(f"not comparable: {differences[0]}; evaluate them alike, or print anyway with --force")
-    first = chosen[0].eval
-    groups = _grouped(chosen)
-    bases = {g[0].record.base.weights_sha256: g for g in groups.values() if g[0].record.method == "base"}
-    rows = tuple(_row(group, bases.get(group[0].record.base.weights_sha256)) for group in groups.values())
-    notes = [f"NOT COMPARABLE: {d}" for d in differences]
-    for group in groups.values():
-        if len({item.record.seed for item in group}) < len(group):
-            notes.append(f"{group[0].record.label}: a seed is there twice, so the interval is too narrow")
-    few = [r.label for r in rows if r.seeds < ENOUGH_SEEDS and r.rollouts]  # what was not trained has no seeds
-    if few:
-        notes.append(f"{', '.join(few)}: fewer than {ENOUGH_SEEDS} seeds, intervals are conditional on these runs")
-    return Comparison(f"{first.task.name} v{first.task.version}", split, len(first.problems.id), rows, tuple(notes))
+@dataclass(frozen=True)
+class Wanted:
+    """What is asked of a comparison beside the runs."""
+
+    request: Request = field(default_factory=Request)
+    ks: tuple[int, ...] = ()  # of pass@k; empty: those of DEFAULT_KS for which there are samples enough
+    base: RunDir | None = None  # what gains are measured against; None: each run's own base
+    published: str | None = None  # a set of published rows, or `all` about the task
+    force: bool = False  # compare also what differs in kind
 
 
-def _stand_in(run: RunDir, split: str, task: str | None) -> Evaluated:
-    """The greedy evaluation of the weights that the run kept, or of its newest weights so far."""
-    record = run.read_record()
-    evals = [e for e in run.read_evals() if e.split == split and task in (None, e.task.name)]
-    greedy = [e for e in evals if e.sampling.temperature == 0 and e.mode.kind == "token" and e.problems.id]
-    if not greedy:
-        raise RunError(
-            f"{run.path}: no greedy evaluation on {split}; make one with `esctl eval {run.path} --split {split}`"
-        )
-    kept = [e for e in greedy if e.step == record.kept_generation]
-    return Evaluated(run, record, (kept or sorted(greedy, key=lambda e: e.step))[-1])
+def compare(runs: Sequence[RunDir], wanted: Wanted) -> Comparison:
+    """Put runs side by side; raises UsageError naming each field in which they differ in kind."""
+    return compare_loaded(load_runs(_with_base(runs, wanted.base)), wanted)
 
 
-def _differences(chosen: Sequence[Evaluated]) -> list[str]:
-    """The fields that decide what a number means, where two evaluations differ in them."""
-    found, first, wanted = [], chosen[0], _kind(chosen[0].eval)
-    for other in chosen[1:]:
-        for field, value in _kind(other.eval).items():
-            if value != wanted[field]:
-                found.append(f"{field} is {wanted[field]} in {first.run.path} but {value} in {other.run.path}")
-    return found
-
-
-def _kind(record: EvalRecord) -> dict[str, object]:
-    return {
-        "task": asdict(record.task),
-        "split": record.split,
-        "sampling": asdict(record.sampling),
-        "mode": asdict(record.mode),
-        "prompt_sha256": record.prompt_sha256,
-        "problems_sha256": record.problems_sha256,
-    }
-
-
-def _grouped(chosen: Sequence[Evaluated]) -> dict[str, list[Evaluated]]:
-    groups: dict[str, list[Evaluated]] = {}
-    for item in chosen:
-        groups.setdefault(_group_key(item), []).append(item)
-    return groups
-
-
-def _group_key(item: Evaluated) -> str:
-    """The recipe without its seed: runs that differ in nothing else are one row."""
-    if not item.run.recipe.is_file():
-        return f"{item.record.label}\0{item.record.method}\0{item.record.base.weights_sha256}"
-    try:
-        tree = yaml.load(item.run.recipe.read_text(), LOADER)
-    except (yaml.YAMLError, UnicodeDecodeError):
-        tree = None
-    if not isinstance(tree, dict):
-        raise RunError(f"{item.run.recipe}: not a recipe; restore it from a copy")
-    return json.dumps({k: v for k, v in tree.items() if k not in ("seed", "engine")}, sort_keys=True)
-
-
-def _row(group: Sequence[Evaluated], base: Sequence[Evaluated] | None) -> Row:
-    train = [item.record.train for item in group]
-    strict = [_share(item.eval, "strict") for item in group]
-    gain = None if base is None or group is base else _mean(strict) - _mean([_share(b.eval, "strict") for b in base])
-    alone = base is not None and group is not base and len(group) == len(base) == 1
-    paired = base is not None and group[0].eval.problems.id == base[0].eval.problems.id
-    return Row(
-        label=group[0].record.label,
-        seeds=len(group),
-        strict=_estimate(group, "strict"),
-        strict_sd=sd(strict),
-        flexible=_estimate(group, "flexible"),
-        formatted=_estimate(group, "formatted"),
-        gain=gain,
-        p_value=mcnemar(_right(group[0].eval), _right(base[0].eval)) if base and alone and paired else None,
-        rollouts=_mean([c.rollouts for c in train]),
-        generated_tokens=_mean([c.generated_tokens for c in train]),
-        seconds=_mean([c.seconds for c in train]),
-        peak_bytes=max(item.record.peak_bytes.host + item.record.peak_bytes.device for item in group),
+def compare_loaded(loaded: Sequence[Loaded], wanted: Wanted) -> Comparison:
+    """The same of runs that are read already."""
+    selection = select(loaded, wanted.request)
+    first = selection.items[0].eval
+    published = references(wanted.published, first.task.name) if wanted.published else ()
+    differences = [*selection.differences, *_foreign(published, first.task.name)]
+    if differences and not wanted.force:
+        lines = "\n".join(f"not comparable: {d}" for d in differences)
+        raise UsageError(f"{lines}; evaluate them alike, or print anyway with --force")
+    groups = grouped(selection.items)
+    columns = _columns(selection, wanted.ks)
+    sigma = middle_sigma(_sharpness(groups))
+    strict = strict_pairs(groups)
+    bases = _bases(groups, wanted.base)
+    rows = [_row(group, bases, strict, columns, sigma) for group in groups]
+    return Comparison(
+        task=f"{first.task.name} v{first.task.version}",
+        split=first.split,
+        problems=len(first.problems.id),
+        sampling=sampling_text(kind(first)),
+        at=wanted.request.at,
+        columns=tuple(c.name for c in columns),
+        sigma=sigma,
+        rows=tuple(rows),
+        pairs=(*strict, *(pair for c in columns for pair in sampled_pairs(groups, c.name, c.kind, c.k))),
+        references=tuple(published),
+        differences=tuple(differences),
+        notes=(
+            *selection.notes,
+            *_notes(groups, bases),
+            *_sampling_notes(groups, columns),
+            *_sigma_note(groups, sigma),
+        ),
     )
 
 
-def _estimate(group: Sequence[Evaluated], part: str) -> Estimate:
-    """The wider of the interval over problems (pooled Wilson) and, with enough seeds, the t interval over seeds."""
-    right = sum(sum(_counts(item.eval, part)) for item in group)
-    pooled = wilson(right, sum(sum(item.eval.problems.n) for item in group))
-    if len(group) < ENOUGH_SEEDS:
-        return pooled
-    seeds = over_seeds([_share(item.eval, part) for item in group])
-    wider = seeds if seeds.high - seeds.low > pooled.high - pooled.low else pooled
-    return Estimate(wider.value, max(0.0, wider.low), min(1.0, wider.high))
+def _with_base(runs: Sequence[RunDir], base: RunDir | None) -> list[RunDir]:
+    """The runs, and the base where it is not among them."""
+    given = [*([base] if base else []), *runs]
+    return list({run.path.resolve(): run for run in given}.values())
 
 
-def _counts(record: EvalRecord, part: str) -> list[int]:
-    p = record.problems
-    return {"strict": p.strict, "flexible": p.flexible, "formatted": p.formatted}[part]
+def _row(
+    group: Group, bases: dict[str, Group], pairs: Sequence[Pair], columns: Sequence[Sampled], sigma: float | None
+) -> Row:
+    passes = {c.name: pass_estimate(group, c.kind, c.k) for c in columns}
+    there = {name: estimate for name, estimate in passes.items() if estimate is not None}
+    return row_of(group, _gain(group, bases.get(group.base), pairs), there, sigma)
 
 
-def _share(record: EvalRecord, part: str) -> float:
-    return sum(_counts(record, part)) / sum(record.problems.n)
+def _gain(group: Group, base: Group | None, pairs: Sequence[Pair]) -> Pair | None:
+    """The pair of a group with its base, turned so that the base is what it is held against."""
+    for pair in pairs if base else ():
+        if base and (pair.row, pair.against) == (group.label, base.label):
+            return pair
+        if base and (pair.row, pair.against) == (base.label, group.label):
+            return turned(pair)
+    return None
 
 
-def _right(record: EvalRecord) -> list[int]:
-    return [int(c > 0) for c in record.problems.strict]
+def turned(pair: Pair) -> Pair:
+    """The same pair from the other side."""
+    d = pair.difference
+    flipped = Estimate(-d.value, -d.high, -d.low)
+    return replace(pair, row=pair.against, against=pair.row, difference=flipped, won=pair.lost, lost=pair.won)
 
 
-def _mean(values: Sequence[float]) -> float:
-    return sum(values) / len(values)
+def _bases(groups: Sequence[Group], base: RunDir | None) -> dict[str, Group]:
+    """What rows are held against, by hash of the weights they started from: the untrained, or what is asked."""
+    found = {group.base: group for group in groups if not group.trained}
+    if base is None:
+        return found
+    [asked] = [g for g in groups if any(i.loaded.run.path.resolve() == base.path.resolve() for i in g.items)]
+    if not any(g.base == asked.base for g in groups if g is not asked):
+        raise UsageError(f"--base {base.path}: starts from weights {asked.base[:8]}, as no run here does; leave it out")
+    return found | {asked.base: asked}
+
+
+def _columns(selection: Selection, ks: Sequence[int]) -> list[Sampled]:
+    """One column per sampling and k; every run in it must have k samples of each problem."""
+    kinds = list({k: None for item in selection.items for k in item.sampled})
+    if ks and not kinds:
+        raise UsageError(
+            f"--k {','.join(map(str, ks))}: no run has a sampled evaluation; make one with `esctl passk RUN`"
+        )
+    found = []
+    for sampled in kinds:
+        counts = {min(i.sampled[sampled].problems.n): i.name for i in selection.items if sampled in i.sampled}
+        least = min(counts)
+        for k in ks:
+            if not 1 <= k <= least:
+                raise UsageError(f"--k {k}: {counts[least]} has {least} samples per problem; give 1 to {least}")
+        where = f" ({sampling_text(sampled)})" if len(kinds) > 1 else ""
+        found += [Sampled(f"pass@{k}{where}", sampled, k) for k in ks or DEFAULT_KS if k <= least]
+    return found
+
+
+def _foreign(published: Sequence[Reference], task: str) -> list[str]:
+    """Published rows of another task."""
+    others = sorted({f"{r.source} is about {r.task}" for r in published if r.task != task})
+    return [f"published rows: {other}, these runs about {task}" for other in others]
+
+
+def _notes(groups: Sequence[Group], bases: dict[str, Group]) -> list[str]:
+    """What the numbers of these rows do not say by themselves."""
+    notes = []
+    for group in groups:
+        if len({item.loaded.record.seed for item in group.items}) < len(group.items):
+            notes.append(f"{group.label}: a seed is there twice, so the interval is too narrow")
+        if group.trained and group.base not in bases:
+            model = group.items[0].loaded.record.base.name
+            notes.append(f"{group.label}: no row for its base, so no gain; `esctl eval {model}` makes one")
+    few = [group.label for group in groups if group.trained and len(group.items) < ENOUGH_SEEDS]
+    if few:
+        notes.append(f"{', '.join(few)}: fewer than {ENOUGH_SEEDS} seeds, intervals are conditional on these runs")
+    return notes
+
+
+def _sampling_notes(groups: Sequence[Group], columns: Sequence[Sampled]) -> list[str]:
+    """How the answers behind pass@k were drawn, and where k is all there is."""
+    notes = []
+    for sampled in dict.fromkeys(column.kind for column in columns):
+        ks = [column.k for column in columns if column.kind == sampled]
+        evals = [item.sampled[sampled] for group in groups for item in group.items if sampled in item.sampled]
+        n = sorted({min(e.problems.n) for e in evals})
+        many = f"{n[0]}" if len(n) == 1 else f"{n[0]} to {n[-1]}"
+        notes.append(
+            f"pass@k: {sampling_text(sampled)}, {len(evals[0].problems.id):,} problems, {many} samples of each"
+        )
+        if n[0] in ks and n[0] > 1:
+            notes.append(f"pass@{n[0]} of {n[0]} samples is right or wrong for each problem; draw more than k")
+    return notes
+
+
+def _sigma_note(groups: Sequence[Group], sigma: float | None) -> list[str]:
+    records = _sharpness(groups)
+    if sigma is None:
+        return ["sharpness: no sigma that all runs share; measure them on one grid"] if records else []
+    seeds = min(len(p.drops) for r in records for p in r.average if p.sigma == sigma)
+    return [f"sharpness: S_avg at sigma {sigma:g}, accuracy lost under noise, mean of {seeds} directions"]
+
+
+def _sharpness(groups: Sequence[Group]) -> list[SharpnessRecord]:
+    return [item.sharpness for group in groups for item in group.items if item.sharpness is not None]

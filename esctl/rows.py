@@ -1,0 +1,132 @@
+"""One label as one row: its seeds together, an interval on every estimate, and what it cost.
+
+Leaves which evaluations stand in it to `selection`, and two rows against each other to `pairs`.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from esctl.groups import ENOUGH_SEEDS, Group, pass_at, shares
+from esctl.pairs import Pair
+from esctl.records import Peak, SharpnessRecord
+from esctl.resampling import Floats
+from esctl.selection import Evaluated, Kind
+from esctl.stats import Estimate, both, over_problems, over_seeds, sd, seeds_half_width, within
+
+
+@dataclass(frozen=True)
+class Row:
+    """One label: its seeds together."""
+
+    label: str
+    seeds: int
+    strict: Estimate
+    strict_sd: float  # over seeds; 0 for one
+    flexible: Estimate
+    formatted: Estimate
+    pass_at: dict[str, Estimate]  # by column
+    gain: Estimate | None  # strict accuracy over the base, where a base row is there
+    progressions: float | None  # problems wrong for the base and right here, mean over pairs of runs
+    regressions: float | None
+    p_value: float | None  # McNemar against the base, for a single greedy run
+    sharpness: Estimate | None  # S_avg at the comparison's sigma
+    rollouts: float  # training cost, mean over seeds; None where no file tells
+    generated_tokens: float | None
+    flops: float | None  # 2 per weight and token, an estimate
+    seconds: float | None
+    host_bytes: int  # the largest of its runs, without KV cache
+    device_bytes: int
+
+
+def mean_estimate(scores: Floats, answers: int) -> Estimate:
+    """Mean over seeds × problems of scores in [0, 1] that are means of `answers` answers each, with its interval.
+
+    Over problems by Wilson at the number of answers that they are worth; with three or more seeds, over seeds too.
+    """
+    estimate = over_problems(scores.mean(axis=0).tolist(), answers * len(scores))
+    if len(scores) >= ENOUGH_SEEDS:
+        estimate = both(estimate, seeds_half_width(scores.mean(axis=1).tolist()))
+    return within(estimate, 0.0, 1.0)
+
+
+def accuracy(group: Group, part: str) -> Estimate:
+    """Strict or flexible accuracy, or the format rate."""
+    if group.paired:
+        return mean_estimate(group.shares(part), min(group.items[0].eval.problems.n))
+    pooled = np.concatenate([shares(item, part) for item in group.items])
+    return mean_estimate(pooled[None, :], 1)
+
+
+def pass_estimate(group: Group, kind: Kind, k: int) -> Estimate | None:
+    """pass@k of a row, where all of its runs were sampled so."""
+    if not all(kind in item.sampled for item in group.items):
+        return None
+    return mean_estimate(pass_at(group, kind, k), min(group.items[0].sampled[kind].problems.n))
+
+
+def sharpness_estimate(records: Sequence[SharpnessRecord], sigma: float) -> Estimate | None:
+    """S_avg(sigma), with an interval over perturbations, and over seeds where three or more runs were measured."""
+    drops = np.array([p.drops for r in records for p in r.average if math.isclose(p.sigma, sigma)])
+    if not drops.size:
+        return None
+    by_direction = drops.mean(axis=0).tolist()
+    estimate = over_seeds(by_direction) if len(by_direction) > 1 else Estimate(by_direction[0], -1.0, 1.0)
+    if len(drops) >= ENOUGH_SEEDS:
+        estimate = both(estimate, seeds_half_width(drops.mean(axis=1).tolist()))
+    return within(estimate, -1.0, 1.0)
+
+
+def middle_sigma(records: Sequence[SharpnessRecord]) -> float | None:
+    """The middle of the sigmas that all records share, the larger of two; None where they share none."""
+    grids = [{p.sigma for p in r.average} for r in records]
+    common = sorted(set.intersection(*grids)) if grids else []
+    return common[len(common) // 2] if common else None
+
+
+def without_kv(peak: Peak) -> tuple[int, int]:
+    """Host and device bytes without the KV cache, a budget that lies on the device where there is one."""
+    if peak.device:
+        return peak.host, max(0, peak.device - peak.kv)
+    return max(0, peak.host - peak.kv), 0
+
+
+def row_of(group: Group, gain: Pair | None, passes: dict[str, Estimate], sigma: float | None) -> Row:
+    """The row of a group; `gain` is its pair with the base."""
+    strict = group.shares("strict").mean(axis=1).tolist() if group.paired else [_share(i) for i in group.items]
+    spent = [item.spent for item in group.items]
+    costs = [c for c in spent if c is not None] if None not in spent else []
+    peaks = [without_kv(item.loaded.record.peak_bytes) for item in group.items]
+    sharp = [item.sharpness for item in group.items if item.sharpness is not None]
+    return Row(
+        label=group.label,
+        seeds=len(group.items),
+        strict=accuracy(group, "strict"),
+        strict_sd=sd(strict),
+        flexible=accuracy(group, "flexible"),
+        formatted=accuracy(group, "formatted"),
+        pass_at=passes,
+        gain=gain.difference if gain else None,
+        progressions=gain.won if gain else None,
+        regressions=gain.lost if gain else None,
+        p_value=gain.p_value if gain else None,
+        sharpness=None if sigma is None or not sharp else sharpness_estimate(sharp, sigma),
+        rollouts=_mean([float(c.rollouts) for c in costs])
+        if costs
+        else _mean([i.eval.rollouts_spent for i in group.items]),
+        generated_tokens=_mean([float(c.generated_tokens) for c in costs]) if costs else None,
+        flops=_mean([c.flops for c in costs]) if costs else None,
+        seconds=_mean([c.seconds for c in costs]) if costs else None,
+        host_bytes=max(host for host, _ in peaks),
+        device_bytes=max(device for _, device in peaks),
+    )
+
+
+def _share(item: Evaluated) -> float:
+    return float(shares(item, "strict").mean())
+
+
+def _mean(values: Sequence[float]) -> float:
+    return math.fsum(values) / len(values)
