@@ -198,12 +198,23 @@ class EvalPart:
 
 
 @dataclass(frozen=True)
+class SharpnessPart:
+    """One line of a measurement's `.part.jsonl`: a candidate that an interrupted measurement need not redo."""
+
+    engine: str  # its description: readings of two engines do not mix
+    kind: str  # score | nll
+    place: int  # in the order in which candidates of this kind are read
+    value: float
+    cost: Cost
+
+
+@dataclass(frozen=True)
 class AveragePoint:
     """S_avg(sigma) = score(θ) − mean over seeds of score(θ + σε): what isotropic noise costs."""
 
     sigma: float
     drops: list[float]  # one per seed: score(θ) − score(θ + σε)
-    nll_rises: list[float]  # one per seed: mean NLL per reference token at θ + σε minus that at θ, in nats
+    nll_rises: list[float]  # one per seed: NLL per reference token at θ + σε minus that at θ, in nats; or none
 
 
 @dataclass(frozen=True)
@@ -229,9 +240,11 @@ class SharpnessRecord:
     problems_sha256: str
     weights_sha256: str
     score: float  # strict accuracy at θ
-    nll: float  # per reference token at θ, in nats
+    nll: float | None  # per reference token at θ, in nats; null where the task has no reference solutions
     average: list[AveragePoint]
     direction: list[DirectionPoint]
     estimate_members: int  # N of the fresh ES estimate
     cost: Cost
+    estimate_sigma: float = 0.0  # its noise scale
+    rho: float = 0.0  # step of scale 1 has norm ρ√(d/N)
     schema: int = SCHEMA
