@@ -118,13 +118,18 @@ def adapter(kind: type[T]) -> TypeAdapter[T]:
 
 
 def find_runs(paths: Iterable[Path]) -> list[RunDir]:
-    """The runs at the paths: each a run directory, or a folder of them at any depth."""
+    """The runs at the paths: each a run directory or a folder of them at any depth; names those without run.json."""
     found: list[RunDir] = []
+    problems: list[str] = []
     for path in paths:
         inside = [path] if (path / "run.json").is_file() else sorted(p.parent for p in path.rglob("run.json"))
-        if not inside:
-            raise RunError(f"{path}: no run directory here (nothing below it holds a run.json)")
+        halves = {p.parent for name in ("recipe.yaml", "evals") for p in path.rglob(name)} - set(inside)
+        problems += [f"{half}: run.json is missing; restore it, or move the folder away" for half in sorted(halves)]
+        if not inside and not halves:
+            problems.append(f"{path}: no run directory here (nothing below it holds a run.json)")
         found += [RunDir(p) for p in inside]
+    if problems:
+        raise RunError("\n".join(problems))
     return list({run.path.resolve(): run for run in found}.values())
 
 

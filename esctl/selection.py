@@ -3,6 +3,7 @@
 Reads run directories whole and names every damaged file at once; leaves what the numbers say to `rows` and `pairs`.
 """
 
+import operator
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -167,7 +168,7 @@ def _consistent(path: Path) -> EvalRecord:
             raise RunError(
                 f"{path}: problems.{name}: {len(values)} values for {len(counts.id)} problems; evaluate again"
             )
-        if any(not 0 <= c <= n for c, n in zip(values, counts.n, strict=True)):
+        if min(values) < 0 or any(map(operator.gt, values, counts.n)):
             raise RunError(f"{path}: problems.{name}: a count below 0 or above its n; evaluate again")
     return record
 

@@ -24,9 +24,14 @@ class Estimate:
     high: float
 
 
-def wilson(right: float, n: float) -> Estimate:
+def wilson(right: int, n: int) -> Estimate:
     """Share `right/n` with Wilson's score interval (Wilson 1927), which holds its level near 0 and 1."""
-    share, z2 = right / n, Z95 * Z95
+    return score_interval(right / n, n)
+
+
+def score_interval(share: float, n: float) -> Estimate:
+    """Wilson's interval of a share that is worth n answers."""
+    z2 = Z95 * Z95
     centre = (share + z2 / (2 * n)) / (1 + z2 / n)
     half = Z95 / (1 + z2 / n) * math.sqrt(share * (1 - share) / n + z2 / (4 * n * n))
     return Estimate(share, max(0.0, centre - half), min(1.0, centre + half))
@@ -55,7 +60,7 @@ def over_problems(values: Sequence[float], answers: int = 1) -> Estimate:
     spread = math.fsum((v - share) ** 2 for v in values) / n_problems**2
     most = n_problems * answers
     worth = n_problems if share in (0.0, 1.0) else min(share * (1 - share) / spread, most) if spread else most
-    return wilson(share * worth, worth)
+    return score_interval(share, worth)
 
 
 def both(problems: Estimate, seeds_half: float) -> Estimate:

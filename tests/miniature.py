@@ -6,8 +6,10 @@ from pathlib import Path
 
 from esctl.recipe import dump_recipe, load_recipe
 from esctl.records import (
+    AveragePoint,
     Base,
     Cost,
+    DirectionPoint,
     EvalRecord,
     Mode,
     NoiseRecord,
@@ -15,9 +17,11 @@ from esctl.records import (
     ProblemCounts,
     RunRecord,
     SamplingRecord,
+    ScoreRecord,
+    SharpnessRecord,
     TaskRecord,
 )
-from esctl.rundir import RunDir, write_atomic, write_json
+from esctl.rundir import RunDir, append_lines, write_atomic, write_json
 
 RECORD = RunRecord(
     label="ES",
@@ -44,6 +48,33 @@ def evaluation(right: Sequence[int], step: int = 10, split: str = "test", weight
         TaskRecord("arithmetic", 1), split, step, 640, SamplingRecord(0.0, 1.0, 64, 1, 0), Mode(), "prompt",
         f"{split}-problems", weights, counts, Cost(n, n, n, 1.0, 1.0),
     )  # fmt: skip
+
+
+def sampled(right: Sequence[int], n: int, step: int = 10, temperature: float = 0.6) -> EvalRecord:
+    """An evaluation with n samples of each problem, of which `right` were strictly right."""
+    greedy = evaluation(right, step)
+    counts = replace(greedy.problems, n=[n] * len(right), formatted=[n] * len(right), truncated=[0] * len(right))
+    return replace(greedy, sampling=SamplingRecord(temperature, 0.95, 64, n, 0), problems=counts)
+
+
+def sharpness(drops: Sequence[float], sigmas: Sequence[float] = (0.01, 0.02), step: int = 10) -> SharpnessRecord:
+    """A measurement in which noise costs `drops` at every sigma, one per direction, doubled at each further one."""
+    points = [AveragePoint(s, [d * 2**i for d in drops], [d * i for d in drops]) for i, s in enumerate(sigmas)]
+    return SharpnessRecord(
+        TaskRecord("arithmetic", 1), "test", step, 640, SamplingRecord(0.0, 1.0, 64, 1, 0), "prompt", "test-problems",
+        "tuned", 0.7, 0.5, points, [DirectionPoint(1.0, 0.3, 0.02, [0.01, 0.015])], 16, Cost(10, 10, 10, 1.0, 1.0),
+    )  # fmt: skip
+
+
+def score(generation: int, member: int = 0) -> ScoreRecord:
+    """A candidate of 64 rollouts that took 2 seconds."""
+    parts = {"strict": 0.5, "flexible": 0.6, "formatted": 0.9, "truncated": 0.0, "length": 20.0}
+    return ScoreRecord(generation, 0, member, 0.5, parts, 64, 640, 1280, 2.0)
+
+
+def write_scores(run: RunDir, generations: int) -> None:
+    """A history of one candidate per generation, 64 rollouts each."""
+    append_lines(run.scores, [score(generation) for generation in range(generations)])
 
 
 def write_run(path: Path, *evals: EvalRecord, seed: int = 0, method: str = "es", label: str = "") -> RunDir:
