@@ -77,7 +77,7 @@ class Center:
         Any other is left to Transformers, which knows of other names and formats, and what to say about a damaged one.
         """
         folder, config = check_model(model)
-        stored, shapes = stored_tensors(folder), _canonical_shapes(config)
+        stored, shapes = stored_tensors(folder), canonical_shapes(config)
         if {name: tensor.shape for name, tensor in stored.items()} != shapes:
             return cls._convert(folder, config, probes)
         center = cls(shapes, probes)
@@ -90,7 +90,7 @@ class Center:
         """Each tensor of the loaded module is freed when it has been copied."""
         import torch
 
-        parameters = _canonical_parameters(_load_module(folder, config))
+        parameters = _canonical_parameters(load_module(folder, config))
         center = cls({name: tuple(p.shape) for name, p in parameters.items()}, probes)
         for name, parameter in parameters.items():
             center.tensor(name)[...] = parameter.detach().numpy()
@@ -119,18 +119,33 @@ class Center:
         """Put θ under the candidates to come."""
         self._staged = self._theta
 
-    def candidate(self, name: str, move: Move, out: Float32, first_row: int = 0, rows: int | None = None) -> None:
+    def candidate(
+        self,
+        name: str,
+        move: Move,
+        out: Float32,
+        first_row: int = 0,
+        rows: int | None = None,
+        columns: range | None = None,
+    ) -> None:
         """Write rows [first_row, first_row + rows) of fl(staged + Σ cᵢεᵢ) into `out`, fp32 and C-contiguous.
 
-        A row is one index of the first dimension, so one element of a bias or a norm; rows=None is all the rest.
+        A row is one index of the first dimension, so one element of a bias or a norm; rows=None is all the rest, and
+        columns=None every column.
         """
         shape = self.shapes[name]
         rows = shape[0] - first_row if rows is None else rows
         width = math.prod(shape[1:])
         first, size = first_row * width, rows * width
-        assert out.size == size, (name, out.shape, shape, first_row, rows)
         start = self._spans[name].start + first
-        noise.write(out.reshape(-1, copy=False), self._staged[start : start + size], move, tensor_id(name), first)
+        staged, flat = self._staged[start : start + size], out.reshape(-1, copy=False)
+        if columns is not None and len(columns) < width:
+            exact = flat.reshape(rows, len(columns), copy=False)
+            exact[...] = staged.reshape(rows, width)[:, columns.start : columns.stop]
+            noise.write(exact, exact, move, tensor_id(name), first + columns.start, width)
+            return
+        assert out.size == size, (name, out.shape, shape, first_row, rows)
+        noise.write(flat, staged, move, tensor_id(name), first)
 
     def commit(self, move: Move) -> None:
         """θ ← fl(θ + Σ cᵢεᵢ) in place, each tensor in one pass; nothing stays staged."""
@@ -254,7 +269,7 @@ def _canonical_parameters(module: "PreTrainedModel") -> "dict[str, Parameter]":
     return {n: p for n, p in module.named_parameters(remove_duplicate=False) if n not in tied}
 
 
-def _canonical_shapes(config: "PretrainedConfig") -> Shapes:
+def canonical_shapes(config: "PretrainedConfig") -> Shapes:
     """What `save_pretrained` would write for this config, found without allocating a weight."""
     import torch
     from transformers import AutoModelForCausalLM
@@ -264,7 +279,7 @@ def _canonical_shapes(config: "PretrainedConfig") -> Shapes:
     return {name: tuple(parameter.shape) for name, parameter in _canonical_parameters(module).items()}
 
 
-def _load_module(folder: Path, config: "PretrainedConfig") -> "PreTrainedModel":
+def load_module(folder: Path, config: "PretrainedConfig") -> "PreTrainedModel":
     """The Transformers module in fp32, after a look at whether it is whole."""
     import torch
     from transformers import AutoModelForCausalLM

@@ -7,13 +7,16 @@ import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import torch
 
 from esctl.engines import Completion, EngineSpec, Sampling, TokenIds
 from esctl.engines.center import check_model
 from esctl.errors import EngineError, UsageError
+
+if TYPE_CHECKING:
+    from transformers import PretrainedConfig
 
 
 class Decoder(Protocol):
@@ -51,10 +54,7 @@ class Checkpoint:
             reason = str(error).strip().split("\n")[0]
             raise EngineError(f"model {folder} has no tokenizer that can be loaded ({reason}): add its files") from None
         stops = set(_end_tokens(folder)) | ({tokenizer.eos_token_id} - {None})
-        heads = text.num_key_value_heads or text.num_attention_heads
-        head_size = text.to_dict().get("head_dim") or text.hidden_size // text.num_attention_heads
-        elements = 2 * text.num_hidden_layers * heads * head_size
-        return cls(folder, tokenizer, frozenset(stops), spec.max_model_len or limit, elements)
+        return cls(folder, tokenizer, frozenset(stops), spec.max_model_len or limit, kv_elements(text))
 
     def room(self, prompts: Sequence[TokenIds], wanted: int) -> list[int]:
         """New tokens that each prompt leaves room for, `wanted` at most; EngineError for one that leaves none."""
@@ -77,6 +77,17 @@ class Checkpoint:
             Completion(text, tuple(row), "stop" if end else "length", ok)
             for text, row, end, ok in zip(texts, tokens, ended, finite, strict=True)
         ]
+
+
+def kv_elements(text: "PretrainedConfig") -> int:
+    """Keys and values of one token, over all layers, by a text model's config."""
+    heads = text.num_key_value_heads or text.num_attention_heads
+    return 2 * int(text.num_hidden_layers) * int(heads) * head_size(text)
+
+
+def head_size(text: "PretrainedConfig") -> int:
+    """Elements of one attention head."""
+    return int(text.to_dict().get("head_dim") or text.hidden_size // text.num_attention_heads)
 
 
 def serving_dtype(spec: EngineSpec) -> torch.dtype:

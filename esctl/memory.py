@@ -1,0 +1,196 @@
+"""What each method must hold in memory, by formula from a model's config: no weight is loaded or allocated.
+
+Leaves what a run really held to `peak` and `bench`; the formulas are stated and checked in docs/memory.md.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from esctl.errors import UsageError
+
+GIB = 2**30
+FP32 = 4  # bytes; master weights, gradients, Adam's moments, centers
+ITEMSIZE = {"fp32": 4, "bf16": 2, "fp16": 2}
+METHOD_NAMES = ("es", "essam", "essam-f", "grpo", "ppo")
+# What ES holds beside the served weights lies in host memory, also where those lie on a GPU.
+HOST = ("center", "probe", "scratch")
+WORK = ("activations", "cast weights")  # an estimate; every other purpose is exact
+
+# ESSAM (Sun et al. 2026, arXiv 2602.01003): PPO on an 8B model, and by how much ESSAM lies below it and below GRPO.
+PUBLISHED_PPO_GIB, BELOW_PPO, BELOW_GRPO = 314.44, 18, 10
+PUBLISHED_GIB = {
+    "ppo": PUBLISHED_PPO_GIB,
+    "grpo": PUBLISHED_PPO_GIB / BELOW_PPO * BELOW_GRPO,
+    "essam": PUBLISHED_PPO_GIB / BELOW_PPO,
+}
+PUBLISHED_MODEL = (7.5e9, 8.5e9)  # what "8B" is taken to mean, in parameters
+
+
+@dataclass(frozen=True)
+class Architecture:
+    """The sizes of a dense decoder that memory depends on, in elements."""
+
+    name: str
+    parameters: int  # tied tensors once
+    body: int  # without an output projection of its own: what a critic shares in kind with its policy
+    largest: int  # the largest tensor
+    layers: int
+    hidden: int
+    intermediate: int
+    attention: int  # heads × head size
+    kv: int  # keys and values of one token, over all layers
+    vocabulary: int
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What must be equal for numbers of memory to be compared."""
+
+    dtype: str = "bf16"  # of served weights and of activations; masters, gradients and moments are fp32
+    seq: int = 1024  # tokens of prompt and completion
+    batch: int = 8  # sequences in a micro-batch
+    checkpointing: bool = False  # gradients through one layer at a time, the others computed again
+    rollouts: int = 64  # sequences in the KV cache at once
+    reference: bool = True  # a frozen copy of the base for the KL term
+    copy: bool = True  # a copy of the policy for rollouts, as vLLM keeps one
+
+    def __post_init__(self) -> None:
+        if self.dtype not in ITEMSIZE:
+            raise UsageError(f"--dtype {self.dtype}: choose {', '.join(ITEMSIZE)}")
+        for name, value in (("seq", self.seq), ("batch", self.batch), ("rollouts", self.rollouts)):
+            if value < 1:
+                raise UsageError(f"--{name} {value}: give 1 or more")
+
+    @property
+    def itemsize(self) -> int:
+        """Bytes of an element of a served weight or an activation."""
+        return ITEMSIZE[self.dtype]
+
+
+@dataclass(frozen=True)
+class Footprint:
+    """Bytes that one method holds at its peak, by purpose; the KV cache stands apart."""
+
+    method: str
+    purposes: Mapping[str, int]
+    kv: int
+
+    @property
+    def total(self) -> int:
+        """Everything but the KV cache."""
+        return sum(self.purposes.values())
+
+    @property
+    def states(self) -> int:
+        """What is held all the time, whatever batch is worked on."""
+        return self.total - self.work
+
+    @property
+    def work(self) -> int:
+        """What one micro-batch needs: an estimate."""
+        return sum(self.purposes.get(name, 0) for name in WORK)
+
+    @property
+    def host(self) -> int:
+        """What lies in host memory where the model lies on a GPU."""
+        return sum(self.purposes.get(name, 0) for name in HOST) if self.method.startswith("es") else 0
+
+    @property
+    def device(self) -> int:
+        """What lies beside the model."""
+        return self.total - self.host
+
+
+def architecture(model: str) -> Architecture:
+    """Read a model's config: embedded, a folder, a run directory or a hub id, whose weights are not fetched."""
+    from transformers import AutoConfig
+
+    from esctl.engines.center import canonical_shapes
+    from esctl.engines.checkpoint import head_size, kv_elements
+    from esctl.experiment import find_model
+
+    place = find_model(model)
+    try:
+        config = AutoConfig.from_pretrained(place)
+        sizes = {name: math.prod(shape) for name, shape in canonical_shapes(config).items()}
+    except (OSError, ValueError) as error:
+        reason = str(error).strip().splitlines()[0]
+        raise UsageError(f"--model {model}: no config of a causal language model ({reason})") from None
+    text = config.get_text_config()
+    total = sum(sizes.values())
+    return Architecture(
+        name=model,
+        parameters=total,
+        body=total - sizes.get("lm_head.weight", 0),
+        largest=max(sizes.values()),
+        layers=text.num_hidden_layers,
+        hidden=text.hidden_size,
+        intermediate=text.intermediate_size,
+        attention=text.num_attention_heads * head_size(text),
+        kv=kv_elements(text),
+        vocabulary=text.vocab_size,
+    )
+
+
+def footprint(method: str, arch: Architecture, setting: Setting) -> Footprint:
+    """What a method holds; raises UsageError for a method that is not known."""
+    if method not in METHOD_NAMES:
+        raise UsageError(f"--methods {method}: choose from {', '.join(METHOD_NAMES)}")
+    purposes = _rl(method, arch, setting) if method in ("grpo", "ppo") else _es(method, arch, setting)
+    return Footprint(method, purposes, setting.rollouts * setting.seq * arch.kv * setting.itemsize)
+
+
+def _es(method: str, arch: Architecture, setting: Setting) -> dict[str, int]:
+    """Served weights; θ in fp32, and θ' for methods of two rounds; one tensor on its way from the one to the other."""
+    return {
+        "weights": setting.itemsize * arch.parameters,
+        "center": FP32 * arch.parameters,
+        "probe": 0 if method == "es" else FP32 * arch.parameters,
+        "scratch": FP32 * arch.largest,
+        "activations": forward_bytes(arch, setting),
+    }
+
+
+def _rl(method: str, arch: Architecture, setting: Setting) -> dict[str, int]:
+    """fp32 masters, gradients and Adam's two moments, the critic's too; copies for the KL term and for rollouts."""
+    trained = 2 if method == "ppo" else 1  # models with gradients
+    critic = 4 * FP32 * critic_parameters(arch) if method == "ppo" else 0
+    cast = 0 if setting.itemsize == FP32 else setting.itemsize * arch.parameters * trained
+    return {
+        "weights": FP32 * arch.parameters,
+        "gradients": FP32 * arch.parameters,
+        "optimizer": 2 * FP32 * arch.parameters,
+        "critic": critic,
+        "reference": FP32 * arch.parameters if setting.reference else 0,
+        "rollout copy": setting.itemsize * arch.parameters if setting.copy else 0,
+        "scratch": FP32 * arch.largest,
+        "activations": backward_bytes(arch, setting),
+        "cast weights": cast,
+    }
+
+
+def critic_parameters(arch: Architecture) -> int:
+    """The policy's body with a value head, one weight per hidden unit, in place of the output projection."""
+    return arch.body + arch.hidden
+
+
+def forward_bytes(arch: Architecture, setting: Setting) -> int:
+    """Generating, which saves nothing: one layer's widest tensors over the prompts, the logits of the next token."""
+    layer = setting.itemsize * (2 * arch.hidden + 2 * arch.attention + 2 * arch.intermediate)
+    return setting.batch * (setting.seq * layer + FP32 * arch.vocabulary)
+
+
+def backward_bytes(arch: Architecture, setting: Setting) -> int:
+    """What autograd saves for one micro-batch of one model, log-probabilities in chunks.
+
+    A layer of h hidden, a attention and i intermediate elements saves per token, beside the stream that it adds to:
+    for two norms input and normalised input in fp32, 4h; as inputs of matrix products 2h; query, repeated key and
+    value, and result 4a; its row of the attention mask; gate, its activation, up, and their product 4i. With
+    checkpointing a layer saves its input alone, and one layer at a time is computed again.
+    """
+    h, a, i = arch.hidden, arch.attention, arch.intermediate
+    layer = FP32 * 4 * h + setting.itemsize * (2 * h + 4 * a + 4 * i + setting.seq)
+    inputs = FP32 * h * arch.layers
+    saved = inputs + layer if setting.checkpointing else layer * arch.layers
+    return setting.batch * setting.seq * (saved + FP32 * 3 * h)  # and the last norm
