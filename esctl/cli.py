@@ -208,6 +208,48 @@ def passk(
     out(passk.json_text(reports) if as_json else f"{passk.text(reports)}\n\nstored in {found[0].folder}")
 
 
+@app.command()
+def sharpness(
+    target: TargetArgument,
+    sigmas: Annotated[str | None, typer.Option(metavar="S,…", help="Noise scales of the average.")] = None,
+    seeds: Annotated[int | None, typer.Option(help="Noise seeds for each.")] = None,
+    members: Annotated[int | None, typer.Option(help="Of the fresh ES estimate.")] = None,
+    sigma: Annotated[float | None, typer.Option(help="Noise scale of the estimate.")] = None,
+    rho: Annotated[float | None, typer.Option(help="A step of scale 1 has norm ρ√(d/N).")] = None,
+    scales: Annotated[str | None, typer.Option(metavar="C,…", help="Lengths of the steps, in units of that.")] = None,
+    directions: Annotated[int | None, typer.Option(help="Random directions beside the estimate.")] = None,
+    recipe: Annotated[str | None, typer.Option(help="Take task, prompt and sampling from this recipe.")] = None,
+    task: Annotated[str | None, typer.Option(help="The task  [default: the run's own, else arithmetic]")] = None,
+    data: Data = None,
+    split: SplitName = "test",
+    n: Annotated[int, typer.Option("-n", help="The first so many problems.")] = 256,
+    step: Step = None,
+    engine: EngineKind = None,
+    run: BaseRun = None,
+    sets: Sets = None,
+    as_json: Annotated[bool, typer.Option("--json", help="The measurement as it is stored.")] = False,
+) -> None:
+    """How fast the score falls around the weights: under noise, against an ES estimate, at random. Forward passes only.
+
+    Defaults go by the number of weights alone, so that models that can be compared are measured alike.
+    """
+    from esctl import sharpness_text
+    from esctl.display import EvaluationDisplay
+    from esctl.probing import Flags, numbers, probe
+    from esctl.target import Asked
+
+    grids = numbers("--sigmas", sigmas), numbers("--scales", scales)
+    flags = Flags(split, n, grids[0], seeds, members, sigma, rho, grids[1], directions)
+    setting = _setting(recipe, data, engine) | ({} if task is None else {"task.name": task})
+    with EvaluationDisplay(progress()) as display:
+        try:
+            found = probe(Asked(target, setting, sets or [], run, step), flags, display)
+        except KeyboardInterrupt:
+            raise EsctlError("interrupted; candidates read are kept, go on with the same command") from None
+    text = sharpness_text.json_text(found.record) if as_json else sharpness_text.text(found.record, found.dim)
+    out(text if as_json else f"{text}\n\nstored in {found.folder}")
+
+
 def _setting(recipe: str | None, data: str | None, engine: str | None) -> "dict[str, Plain]":
     from esctl.target import sections
 
@@ -276,6 +318,38 @@ def _counts(flag: str, text: str) -> tuple[int, ...]:
     if not all(part.isdecimal() and int(part) > 0 for part in parts):
         raise UsageError(f"{flag} {text}: write whole numbers between commas, such as {flag} 1,8,64")
     return tuple(map(int, parts))
+
+
+@app.command()
+def sweep(
+    recipe: Annotated[str, typer.Argument(help="A recipe file, or the name of a shipped one.", show_default=False)],
+    grid: Annotated[list[str] | None, typer.Option(metavar="KEY=A,B,C", help="One axis; may be repeated.")] = None,
+    seeds: Annotated[int, typer.Option(min=1, help="Seeds of every cell: 0, 1, …")] = 3,
+    jobs: Annotated[int, typer.Option(min=1, help="Runs side by side, one thread each.")] = 1,
+    root: Annotated[Path | None, typer.Option(help="Where the runs lie  [default: runs/sweep-<recipe>]")] = None,
+    split: Annotated[str, typer.Option(help="The split that the table at the end is about.")] = "test",
+    sets: Sets = None,
+) -> None:
+    """Train a grid of settings times seeds, skip what is finished, and compare."""
+    from esctl import tables
+    from esctl.compare import Wanted
+    from esctl.compare import compare as compare_runs
+    from esctl.display import jobs_line
+    from esctl.rundir import find_runs
+    from esctl.selection import Request
+    from esctl.sweep import cells, failure_lines, parse_grid, run_sweep
+
+    folder = root or Path("runs") / f"sweep-{Path(recipe).with_suffix('').name}"
+    found = cells(recipe, {}, sets or [], parse_grid(grid or []), seeds, folder)
+    console = progress()
+    try:
+        failures = run_sweep(found, folder, jobs, lambda p: console.print(jobs_line(p), highlight=False))
+    except KeyboardInterrupt:
+        raise EsctlError("interrupted; nothing recorded is lost: the same command goes on") from None
+    if failures:
+        raise EsctlError("\n".join(failure_lines(failures)))
+    runs = find_runs([cell.run.path for cell in found])
+    out(tables.terminal(compare_runs(runs, Wanted(Request(split)))).rstrip("\n"))
 
 
 @app.command()
