@@ -18,6 +18,7 @@ from esctl.errors import EsctlError, UsageError
 if TYPE_CHECKING:
     from esctl.assess import Assessed
     from esctl.recipe import Plain, Recipe
+    from esctl.selection import Loaded, Request
     from esctl.samples import Decoding
     from esctl.target import Asked
 
@@ -286,8 +287,7 @@ def compare(
 ) -> None:
     """One row per method, seeds together: scores with intervals beside what they cost; every pair tested."""
     from esctl import tables
-    from esctl.compare import Wanted
-    from esctl.compare import compare as compare_runs
+    from esctl.compare import Wanted, compare_loaded, load
     from esctl.rundir import RunDir, find_runs
     from esctl.selection import Request
 
@@ -299,7 +299,21 @@ def compare(
         raise UsageError(f"--format {style}: choose {', '.join(writers)}")
     request = Request(split, task, _rollouts(at))
     wanted = Wanted(request, _counts("--k", k), RunDir(base) if base else None, published, force)
-    out(writers[style](compare_runs(find_runs(runs), wanted)).rstrip("\n"))
+    loaded = load(find_runs(runs), wanted)
+    found = compare_loaded(loaded, wanted)
+    if plot:
+        _plot(loaded, request, tables.title(found), plot)
+    out(writers[style](found).rstrip("\n"))
+
+
+def _plot(loaded: "list[Loaded]", request: "Request", subject: str, folder: Path) -> None:
+    from esctl.groups import grouped
+    from esctl.plots import draw
+    from esctl.selection import select
+
+    drawn = draw(grouped(select(loaded, request).items), subject, folder)
+    for line in (*map(str, drawn.files), *drawn.notes):
+        progress().print(line, highlight=False, soft_wrap=True)
 
 
 def _rollouts(at: str | None) -> int | None:

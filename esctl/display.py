@@ -7,6 +7,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from esctl.evaluate import EvalProgress, strict_share
+from esctl.jobs import Progress as JobsProgress
 from esctl.records import EvalRecord
 from esctl.samples import decoding_text
 from esctl.stats import wilson
@@ -113,6 +114,14 @@ def eval_line(record: EvalRecord) -> str:
         f" {100 * strict_share(record):.1f} %{interval}, flexible {100 * sum(p.flexible) / n:.1f} %,"
         f" format {100 * sum(p.formatted) / n:.1f} %, {len(p.id)} problems{drawn}"
     )
+
+
+def jobs_line(progress: JobsProgress) -> str:
+    """What of many jobs is done, what runs, and how long is left."""
+    failed = f", {progress.failed} failed" if progress.failed else ""
+    left = "" if progress.seconds_left is None else f"; some {duration(progress.seconds_left)} left"
+    running = f"; running: {', '.join(progress.running)}" if progress.running else ""
+    return f"{progress.done}/{progress.total} done{failed}{running}{left}"
 
 
 def duration(seconds: float) -> str:

@@ -22,14 +22,14 @@ def plan_text(recipe: Recipe) -> str:
 def costs(experiment: Experiment) -> dict[str, str]:
     """Upper bounds: every rollout may run to max_tokens."""
     recipe = experiment.recipe
-    dim, (work, rollouts) = dimension(experiment), _work(recipe)
+    dim, rollouts = dimension(experiment), rollouts_planned(recipe)
     prompts = experiment.split(recipe.task.split).prompts
     prompt_tokens = round(rollouts * sum(len(p.token_ids) for p in prompts) / len(prompts))
     n_evals = recipe.generations // recipe.eval.every + 1 if recipe.eval.every else 0
     final = len(experiment.split(recipe.eval.final).problems) if recipe.eval.final else 0
     return {
         "weights": f"{dim:,}",
-        "generations": work,
+        "generations": _work(recipe),
         "training rollouts": f"{rollouts:,}",
         "evaluation rollouts": f"{n_evals * recipe.eval.n + final:,}",
         "prompt tokens": f"{prompt_tokens:,}",
@@ -38,15 +38,20 @@ def costs(experiment: Experiment) -> dict[str, str]:
     }
 
 
-def _work(recipe: Recipe) -> tuple[str, int]:
-    """What the run consists of, in words, and its training rollouts."""
+def rollouts_planned(recipe: Recipe) -> int:
+    """Training rollouts of the whole run."""
     if recipe.baseline is not None:
-        samples = recipe.baseline.samples
-        words = f"{recipe.generations:,} steps of {recipe.prompts} prompts × {samples} samples"
-        return words, recipe.generations * recipe.prompts * samples
+        return recipe.generations * recipe.prompts * recipe.baseline.samples
+    return recipe.generations * sum(recipe.evolution.rounds) * recipe.prompts * recipe.objective.n
+
+
+def _work(recipe: Recipe) -> str:
+    """What the run consists of, in words."""
+    if recipe.baseline is not None:
+        return f"{recipe.generations:,} steps of {recipe.prompts} prompts × {recipe.baseline.samples} samples"
     candidates, n = sum(recipe.evolution.rounds), recipe.objective.n
     words = f"{recipe.generations:,} of {candidates} candidates × {recipe.prompts} prompts"
-    return words + (f" × {n} samples" if n > 1 else ""), recipe.generations * candidates * recipe.prompts * n
+    return words + (f" × {n} samples" if n > 1 else "")
 
 
 def _evolution_costs(recipe: Recipe, dim: int) -> dict[str, str]:
