@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
+from esctl.baselines.grpo import GRPO
 from esctl.baselines.ppo import PPO
 
 if TYPE_CHECKING:
@@ -16,8 +17,8 @@ if TYPE_CHECKING:
     from esctl.experiment import Experiment, Split
     from esctl.grades import Scored
 
-BaselineConfig = PPO
-BASELINES: dict[str, type[BaselineConfig]] = {"ppo": PPO}
+BaselineConfig = GRPO | PPO
+BASELINES: dict[str, type[BaselineConfig]] = {"grpo": GRPO, "ppo": PPO}
 
 
 @dataclass(frozen=True)
@@ -34,7 +35,10 @@ class Step:
 class Trainer(Protocol):
     """One RL method at work on one policy; opened at θ₀."""
 
-    engine: "Engine"  # the policy as it is now, for evaluations and to be saved
+    @property
+    def engine(self) -> "Engine":
+        """The policy as it is now, for evaluations and to be saved."""
+        ...
 
     def train(self, done: int, record: "Callable[[Step], None]") -> None:
         """Train from after step `done` to the recipe's `generations`, calling `record` after each optimizer step.
@@ -58,12 +62,12 @@ class Trainer(Protocol):
         ...
 
 
-def _ppo(experiment: "Experiment", config: PPO) -> Trainer:
+def open_trainer(experiment: "Experiment", config: BaselineConfig) -> Trainer:
+    """The trainer of a recipe's baseline, its model loaded; imports torch."""
+    if isinstance(config, GRPO):
+        from esctl.baselines.grpo_trainer import GRPOTrainer
+
+        return GRPOTrainer(experiment, config)
     from esctl.baselines.ppo_trainer import PPOTrainer
 
     return PPOTrainer(experiment, config)
-
-
-def open_trainer(experiment: "Experiment", config: BaselineConfig) -> Trainer:
-    """The trainer of a recipe's baseline, its model loaded; imports torch."""
-    return _ppo(experiment, config)

@@ -1,0 +1,42 @@
+"""The model that a baseline trains, opened in fp32, and the engine that draws from it where it lies.
+
+Leaves training it to the trainers.
+"""
+
+from typing import TYPE_CHECKING
+
+import torch
+
+from esctl.engines.caller import random_states_kept, use_threads
+from esctl.engines.center import check_model, load_module
+from esctl.engines.policy import PolicyEngine
+from esctl.errors import UsageError
+from esctl.experiment import Experiment
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+# Keys of a config by which a model does more to its logits than project its last state.
+RESCALED = ("final_logit_softcapping", "logits_scaling", "logit_scale")
+
+
+def open_policy(experiment: Experiment, precision: str) -> "tuple[PreTrainedModel, PolicyEngine]":
+    """The recipe's model on the device, without dropout; UsageError for what a baseline would ignore."""
+    section, spec = experiment.recipe.engine, experiment.engine_spec()
+    if section.dtype != "auto":
+        raise UsageError("engine.dtype: RL computes in method.precision; leave it at auto")
+    if section.kind == "vllm":
+        raise UsageError("engine.kind: vllm, but RL draws from the policy in training; use auto or transformers")
+    use_threads(spec.threads)
+    folder, config = check_model(spec.model)
+    rescaled = [key for key in RESCALED if config.to_dict().get(key) not in (None, 1.0)]
+    if rescaled:
+        raise UsageError(
+            f"model: {folder} rescales its logits ({rescaled[0]}), which RL here does not know; take another"
+        )
+    # Old and new log-probabilities must differ by the weights alone.
+    config.update({key: 0.0 for key in config.to_dict() if key.endswith(("dropout", "_pdrop"))})
+    with random_states_kept():
+        module = load_module(folder, config).to("cuda" if torch.cuda.is_available() else "cpu")
+    products = {"float32": torch.float32, "bfloat16": torch.bfloat16}[precision]
+    return module.eval(), PolicyEngine(module, spec, products, "rollouts of the policy in training")
