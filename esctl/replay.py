@@ -46,7 +46,10 @@ def usable_scores(records: Sequence[ScoreRecord]) -> list[float]:
     finite = [r.score for r in records if r.score is not None]
     if not finite:
         where = f"generation {records[0].generation}, round {records[0].round}"
-        raise RunError(f"{where}: no candidate had finite logits; start another run with a lower method.sigma")
+        raise RunError(
+            f"{where}: no candidate had finite logits; check the model's weights, or start another run with a lower"
+            " method.sigma"
+        )
     lowest = min(finite)
     return [lowest if r.score is None else r.score for r in records]
 

@@ -10,7 +10,9 @@ from pathlib import Path
 import pytest
 from miniature import evaluation, write_run
 
+from esctl.assets import tiny_model_path
 from esctl.cli import main
+from esctl.engines.center import Center
 from esctl.recipe import ALL_METHODS
 from esctl.rundir import RunDir
 
@@ -313,6 +315,57 @@ def test_a_run_that_does_not_fit_is_refused_and_keeps_its_history(damage, line, 
     assert len(told) == 1
     assert told[0].startswith(f"esctl: {says}")
     assert history(tmp_path) == before
+
+
+def _not_a_number(folder: Path) -> None:
+    """Copy the embedded model to `folder`/nan, with one weight that is no number."""
+    import torch
+    from safetensors.torch import load_file, save_file
+
+    shutil.copytree(tiny_model_path(), folder / "nan")
+    path = folder / "nan" / "model.safetensors"
+    tensors = load_file(path)
+    tensors["model.norm.weight"][3] = torch.nan
+    save_file(tensors, path, metadata={"format": "pt"})
+
+
+def _embedded(folder: Path) -> None:
+    pass
+
+
+# What only rollouts can tell: (model, command, exit code, status of the run, last line).
+NO_SIGNAL = [
+    (
+        _not_a_number,
+        f"train {SMALL} --model D/nan --generations 2 --run D/run",
+        1,
+        "failed",
+        "esctl: generation 0, round 0: no candidate had finite logits; check the model's weights, or start another run"
+        " with a lower method.sigma",
+    ),
+    (
+        _embedded,  # one token holds no answer
+        f"train {SMALL} --set sampling.max_tokens=1 --generations 3 --run D/run",
+        0,
+        "finished",
+        "ES s0  note: no signal: every member scored 0 for 3 generations; raise sigma or ease the task",
+    ),
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("model", "line", "code", "status", "says"), NO_SIGNAL)
+def test_scores_without_a_signal_are_told_and_move_no_weight(model, line, code, status, says, tmp_path, capsys):
+    model(tmp_path)
+    assert esctl(line.replace("D/", f"{tmp_path}/")) == code
+    assert capsys.readouterr().err.splitlines()[-1] == says
+    run = RunDir(tmp_path / "run")
+    record = run.read_record()
+    assert record.status == status
+    assert {r.score for r in run.read_scores()} == ({None} if code else {0.0})
+    assert run.weights.exists() == (code == 0)
+    if run.weights.exists():
+        assert Center.load(run.weights).weights_sha256() == record.base.weights_sha256
 
 
 @pytest.mark.slow

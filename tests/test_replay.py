@@ -79,7 +79,8 @@ def test_a_round_without_any_finite_score_is_an_error():
     with pytest.raises(RunError) as error:
         replay(ES(population=2), 0, DIM, [record(0, 0, m, None) for m in range(2)], SCORES)
     assert str(error.value) == (
-        "generation 0, round 0: no candidate had finite logits; start another run with a lower method.sigma"
+        "generation 0, round 0: no candidate had finite logits; check the model's weights, or start another run"
+        " with a lower method.sigma"
     )
 
 
