@@ -17,10 +17,11 @@ import torch
 from torch import Tensor
 from torch.nn import Module, Parameter
 from vllm import _custom_ops as ops
-from vllm.model_executor.layers.linear import LinearBase
+from vllm.model_executor.layers.linear import ColumnParallelLinear, LinearBase, QKVParallelLinear, RowParallelLinear
 from vllm.model_executor.layers.vocab_parallel_embedding import ParallelLMHead, VocabParallelEmbedding
 
 from esctl.engines.center import Center
+from esctl.engines.shards import Piece, Share, Split, piece
 from esctl.errors import EngineError
 from esctl.moves import EMPTY, Move
 
@@ -57,9 +58,9 @@ class Packed:
 
 @dataclass
 class Slot:
-    """One live tensor: canonical tensors one below the other, then padding rows."""
+    """One live tensor: canonical tensors, or a rank's pieces of them, one below the other, then padding rows."""
 
-    names: tuple[str, ...]
+    pieces: tuple[Piece, ...]
     shape: tuple[int, ...]
     dtype: torch.dtype
     storage: Tensor | None = None  # the tensor that vLLM reads in place; None where it only reads packed copies
@@ -69,6 +70,11 @@ class Slot:
     def numel(self) -> int:
         """Elements, padding included."""
         return torch.Size(self.shape).numel()
+
+    @property
+    def padding(self) -> int:
+        """The row where padding begins."""
+        return self.pieces[-1].end
 
     @property
     def exact(self) -> bool:
@@ -126,7 +132,7 @@ class LiveWeights:
             packed.drop()
         for slot in self.slots:
             exact = slot.storage if slot.exact else self._scratch[: slot.numel].view(slot.shape)
-            assert exact is not None, slot.names
+            assert exact is not None, slot.pieces
             self._compute(slot, move, exact)
             live = self._cast(slot, exact)
             for packed in slot.packed:
@@ -134,12 +140,10 @@ class LiveWeights:
 
     def _compute(self, slot: Slot, move: Move, exact: Tensor) -> None:
         """The slot in fp32; padding rows are zero, as vLLM's loader leaves them."""
-        row = 0
-        for name in slot.names:
-            rows = self.center.shape(name)[0]
-            self.center.candidate(name, move, exact[row : row + rows].numpy())
-            row += rows
-        exact[row:].zero_()
+        for part in slot.pieces:
+            out = exact[part.at : part.end].numpy()
+            self.center.candidate(part.name, move, out, part.rows.start, len(part.rows), part.columns)
+        exact[slot.padding :].zero_()
 
     def _cast(self, slot: Slot, exact: Tensor) -> Tensor:
         """`exact` in the slot's dtype: where vLLM reads it, or where it can be packed from."""
@@ -152,13 +156,13 @@ class LiveWeights:
 
         A tied matrix is read twice, by lookup and by product: a packed copy that differs from the lookup counts too.
         """
-        places = {name: (slot, row) for slot in self.slots for name, row in self._rows(slot)}
+        places = {part.name: (slot, part) for slot in self.slots for part in slot.pieces}
         digest = hashlib.sha256()
         for name in self.center.names:
-            slot, row = places[name]
-            shape = self.center.shape(name)
-            digest.update(f"{name}\0{list(shape)}\0".encode())
-            first, *others = [data[row : row + shape[0]] for data in _copies(slot)]
+            slot, part = places[name]
+            shape = [len(part.rows), *slot.shape[1:]]
+            digest.update(f"{name}\0{shape}\0".encode())
+            first, *others = [data[part.at : part.end] for data in _copies(slot)]
             digest.update(_bytes(first))
             for other in others:
                 if _bytes(other) != _bytes(first):
@@ -169,12 +173,6 @@ class LiveWeights:
         """Bytes of live tensors (packed copies without oneDNN's padding), of scratch, and of the center."""
         scratch = self._scratch.nbytes + self._narrow.nbytes
         return {"weights": sum(slot.nbytes for slot in self.slots), "scratch": scratch} | self.center.bytes()
-
-    def _rows(self, slot: Slot) -> Iterator[tuple[str, int]]:
-        row = 0
-        for name in slot.names:
-            yield name, row
-            row += self.center.shape(name)[0]
 
 
 def drop_packed(model: FusedModel) -> None:
@@ -198,8 +196,8 @@ def find_slots(model: FusedModel, center: Center) -> list[Slot]:
                     module.params_dtype
                 )  # widened for AMX kernels, which oneDNN replaces
             if id(parameter) not in slots:
-                names = tuple(_canonical(prefix, kind, model.packed_modules_mapping))
-                slots[id(parameter)] = _slot(names, module, parameter, center)
+                names = list(_canonical(prefix, kind, model.packed_modules_mapping))
+                slots[id(parameter)] = _slot(names, module, kind, parameter, center)
             slot = slots[id(parameter)]
             if packs and kind == "weight" and isinstance(module, LinearBase | ParallelLMHead):
                 _attach_packed(slot, module)
@@ -210,7 +208,7 @@ def find_slots(model: FusedModel, center: Center) -> list[Slot]:
 
 
 def _check_complete(slots: list[Slot], center: Center) -> None:
-    names = [name for slot in slots for name in slot.names]
+    names = [part.name for slot in slots for part in slot.pieces]
     assert len(names) == len(set(names)), names
     missing = sorted(set(center.names) - set(names))
     if missing:
@@ -231,19 +229,37 @@ def _canonical(prefix: str, kind: str, fused: Mapping[str, list[str]]) -> Iterat
         yield ".".join(filter(None, (parent, part, kind)))
 
 
-def _slot(names: tuple[str, ...], module: Module, parameter: Parameter, center: Center) -> Slot:
+def _slot(names: list[str], module: Module, kind: str, parameter: Parameter, center: Center) -> Slot:
     unknown = [name for name in names if name not in center.shapes]
     if unknown:
         raise EngineError(
             f"vLLM's model holds {unknown[0]}, which the checkpoint lacks: set engine.kind to transformers"
         )
-    shape = _shape(module, parameter)
-    padding = shape[0] - sum(center.shape(name)[0] for name in names)
+    pieces: list[Piece] = []
+    for index, name in enumerate(names):
+        split, share, units = _layout(module, kind, index)
+        pieces.append(piece(name, center.shape(name), split, share, units, pieces[-1].end if pieces else 0))
+    slot = Slot(tuple(pieces), _shape(module, parameter), parameter.dtype)
+    padding = slot.shape[0] - slot.padding
     fits = padding == 0 or (padding > 0 and isinstance(module, VocabParallelEmbedding))
-    if not fits or any(center.shape(name)[1:] != shape[1:] for name in names):
+    if not fits or any(len(part.columns) != slot.numel // slot.shape[0] for part in pieces):
         found = ", ".join(f"{name} {list(center.shape(name))}" for name in names)
-        raise EngineError(f"vLLM's tensor {list(shape)} does not hold {found}: set engine.kind to transformers")
-    return Slot(names, shape, parameter.dtype)
+        raise EngineError(f"vLLM's tensor {list(slot.shape)} does not hold {found}: set engine.kind to transformers")
+    return slot
+
+
+def _layout(module: Module, kind: str, index: int) -> tuple[Split, Share, int]:
+    """How vLLM deals out number `index` of a layer's fused tensors, to which rank, and in what units."""
+    if isinstance(module, VocabParallelEmbedding):
+        return Split.VOCABULARY, Share(module.tp_rank, module.tp_size), module.padding_size
+    if isinstance(module, QKVParallelLinear):
+        heads = module.total_num_heads if index == 0 else module.total_num_kv_heads
+        return Split.ROWS, Share(module.tp_rank, module.tp_size), heads
+    if isinstance(module, ColumnParallelLinear):
+        return Split.ROWS, Share(module.tp_rank, module.tp_size), 0
+    if isinstance(module, RowParallelLinear) and kind == "weight":
+        return Split.COLUMNS, Share(module.tp_rank, module.tp_size), 0
+    return Split.WHOLE, Share(), 0
 
 
 def _shape(module: Module, parameter: Parameter) -> tuple[int, ...]:
