@@ -233,7 +233,7 @@ def read_gzip_lines(path: Path, kind: type[T]) -> list[T]:
     try:
         return [adapter(kind).validate_json(line) for line in gzip.decompress(path.read_bytes()).splitlines()]
     except (OSError, EOFError, zlib.error, ValidationError) as error:
-        raise RunError(f"{path}: damaged ({str(error).splitlines()[0]}); evaluate again") from None
+        raise RunError(f"{path}: damaged ({str(error).splitlines()[0]}); remove it and evaluate again") from None
 
 
 def _whole_lines(data: bytes) -> list[bytes]:

@@ -181,6 +181,57 @@ PLAIN = [
         "D/data/train.jsonl: is a file; choose a directory with --run",
     ),
     (
+        "eval embedded --step 3",
+        2,
+        "--step 3: embedded is no run directory, and only a run has generations",
+    ),
+    (
+        "eval D/mini --step 99",
+        2,
+        "--step 99: D/mini has generations 0 to 10",
+    ),
+    (
+        "eval D/mini --run D/other",
+        2,
+        "--run D/other: results of D/mini stay in it; leave --run out",
+    ),
+    (
+        "eval embedded --task gsm8k,math --data D/data",
+        2,
+        "--data: is for one task; evaluate the tasks that need it one at a time",
+    ),
+    (
+        "passk embedded --k 1,8 --samples 4",
+        2,
+        "--samples 4: pass@8 needs 8 samples or more; better 2 × k, the default",
+    ),
+    (
+        "passk embedded --k 1,many",
+        2,
+        "--k 1,many: write numbers of samples, 1 or more, such as --k 1,8,64",
+    ),
+    (
+        "passk embedded --k 4 --temperature 0",
+        2,
+        "--temperature 0: 8 greedy samples would be one; give a temperature above 0, or spread weights with "
+        "--noise SIGMA",
+    ),
+    (
+        "passk embedded --temperature hot",
+        2,
+        "--temperature hot: write numbers of 0 or more, such as --temperature 0.6,1.0",
+    ),
+    (
+        "passk embedded --top-p 2",
+        2,
+        "--top-p 2: give a share above 0 and at most 1",
+    ),
+    (
+        "passk embedded --noise 0",
+        2,
+        "--noise 0: give a standard deviation of the weights above 0, such as 0.015",
+    ),
+    (
         "compare D/empty",
         1,
         "D/empty: no run directory here (nothing below it holds a run.json)",

@@ -178,7 +178,7 @@ def test_damaged_samples_are_named(tmp_path):
     whole = path.read_bytes()
     for damaged in (whole[:-9], b"no gzip", whole[:20] + b"\0\1\2" + whole[23:], gzip.compress(b'{"problem": 1}\n')):
         path.write_bytes(damaged)
-        with pytest.raises(RunError, match=r"a\.jsonl\.gz: damaged \(.*\); evaluate again"):
+        with pytest.raises(RunError, match=r"a\.jsonl\.gz: damaged \(.*\); remove it and evaluate again"):
             read_gzip_lines(path, EvalSample)
 
 
