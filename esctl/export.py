@@ -7,7 +7,7 @@ from esctl.engines.center import Center
 from esctl.errors import RunError, UsageError
 from esctl.experiment import find_model
 from esctl.records import NoiseRecord
-from esctl.replay import latest_checkpoint, replay
+from esctl.replay import advance, replay
 from esctl.rundir import RunDir
 from esctl.session import read_recipe
 
@@ -39,9 +39,5 @@ def center_at(run: RunDir, step: int) -> Center:
             f"{run.path}: {recipe.model} has weights {found[:12]}, not the recorded {record.base.weights_sha256[:12]};"
             " restore the base model"
         )
-    start = latest_checkpoint(run, step)
-    if start is not None:
-        center.load_center(run.checkpoint_file(start))
-    for move in history.moves[start or 0 : step]:
-        center.commit(move)
+    advance(center, run, history.moves, step)
     return center

@@ -5,12 +5,12 @@ Each key is a path, defined in `KEYS`; `metrics.jsonl` can be written again from
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from itertools import groupby
 
 from esctl.methods.shaping import mean
 from esctl.moves import Move
 from esctl.records import Cost, ScoreRecord
-from esctl.replay import drift
 
 KEYS = {
     "generation": "generations done, this one included",
@@ -33,15 +33,36 @@ KEYS = {
 Metrics = dict[str, float]
 
 
-def all_metrics(records: Sequence[ScoreRecord], moves: Sequence[Move], dim: int) -> list[Metrics]:
-    """One entry per finished generation."""
-    groups = [list(group) for _, group in groupby(records, key=lambda r: r.generation)]
-    spent, found = Cost(), list[Metrics]()
-    for number, (group, move) in enumerate(zip(groups, moves, strict=False), 1):
-        spent += cost_of(group, dim)
-        found.append(_one(number, group) | _totals(spent, moves[:number], dim))
-        found[-1]["update/norm"] = move.norm(dim)
-    return found
+@dataclass(frozen=True)
+class Totals:
+    """What the metrics of a generation take from those before it."""
+
+    generations: int = 0
+    spent: Cost = field(default_factory=Cost)
+    drift: float = 0.0  # ‖θ − θ₀‖ ≈ √(dim·Σc²): all terms are independent draws
+
+
+def all_metrics(records: Sequence[ScoreRecord], moves: Sequence[Move], dim: int) -> tuple[Totals, list[Metrics]]:
+    """One entry per finished generation, and what the next one goes on from."""
+    totals, found = Totals(), list[Metrics]()
+    groups = groupby(records, key=lambda r: r.generation)
+    for (_, group), move in zip(groups, moves, strict=False):
+        totals, metrics = next_metrics(totals, list(group), move, dim)
+        found.append(metrics)
+    return totals, found
+
+
+def next_metrics(before: Totals, records: Sequence[ScoreRecord], move: Move, dim: int) -> tuple[Totals, Metrics]:
+    """The entry of one generation from its own records and move, so that a long run pays for each record once."""
+    norm = move.norm(dim)
+    spent = before.spent + cost_of(records, dim)
+    totals = Totals(before.generations + 1, spent, math.hypot(before.drift, norm))
+    return totals, _one(totals.generations, records) | {
+        "drift/norm": totals.drift,
+        "cost/rollouts": spent.rollouts,
+        "cost/generated_tokens": spent.generated_tokens,
+        "update/norm": norm,
+    }
 
 
 def cost_of(records: Sequence[ScoreRecord], dim: int) -> Cost:
@@ -49,14 +70,6 @@ def cost_of(records: Sequence[ScoreRecord], dim: int) -> Cost:
     prompt, generated = sum(r.prompt_tokens for r in records), sum(r.generated_tokens for r in records)
     seconds = math.fsum(r.seconds for r in records)
     return Cost(sum(r.rollouts for r in records), prompt, generated, 2.0 * dim * (prompt + generated), seconds)
-
-
-def _totals(spent: Cost, moves: Sequence[Move], dim: int) -> Metrics:
-    return {
-        "drift/norm": drift(moves, dim),
-        "cost/rollouts": spent.rollouts,
-        "cost/generated_tokens": spent.generated_tokens,
-    }
 
 
 def _one(number: int, group: Sequence[ScoreRecord]) -> Metrics:

@@ -1,12 +1,12 @@
 """From recorded scores back to states, moves and weights: the scores are the whole history of a run.
 
-Leaves evaluating new candidates to `train`. Replaying touches no engine: a run of some kilobytes becomes weights again.
+Leaves evaluating new candidates to `train`. Replaying needs no engine: a run of some kilobytes becomes weights again.
 """
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 from esctl.errors import RunError
 from esctl.methods import Method, State
@@ -41,6 +41,27 @@ def replay(method: Method, seed: int, dim: int, records: Sequence[ScoreRecord], 
     return History(state, tuple(moves), ())
 
 
+class Movable(Protocol):
+    """What holds θ: an engine, or its center alone."""
+
+    def commit(self, move: Move) -> None:
+        """θ ← fl(θ + Σ cᵢεᵢ)."""
+        ...
+
+    def load_center(self, path: Path) -> None:
+        """Replace θ by a checkpoint."""
+        ...
+
+
+def advance(weights: Movable, run: RunDir, moves: Sequence[Move], generation: int) -> None:
+    """Bring θ₀ to where the run had it after so many generations: move by move from the newest checkpoint, if any."""
+    start = latest_checkpoint(run, generation)
+    if start is not None:
+        weights.load_center(run.checkpoint_file(start))
+    for move in moves[start or 0 : generation]:
+        weights.commit(move)
+
+
 def usable_scores(records: Sequence[ScoreRecord]) -> list[float]:
     """Scores for `tell`: a candidate whose logits were not finite gets the lowest finite score of its round."""
     finite = [r.score for r in records if r.score is not None]
@@ -52,11 +73,6 @@ def usable_scores(records: Sequence[ScoreRecord]) -> list[float]:
         )
     lowest = min(finite)
     return [lowest if r.score is None else r.score for r in records]
-
-
-def drift(moves: Sequence[Move], dim: int) -> float:
-    """‖θ − θ₀‖ ≈ √(dim·Σc²) over all terms, which are independent draws."""
-    return math.sqrt(dim * math.fsum(t.coefficient**2 for move in moves for t in move.terms))
 
 
 def latest_checkpoint(run: RunDir, generation: int) -> int | None:

@@ -7,6 +7,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from itertools import takewhile
 
 from esctl.batches import batch
 from esctl.engines import Completion, Engine, Sampling
@@ -15,12 +16,12 @@ from esctl.evaluate import EvalRequest, evaluate, strict_share
 from esctl.experiment import Experiment, Split
 from esctl.faults import reach
 from esctl.grades import Scored, failures, parts, refuse_failures
-from esctl.metrics import Metrics, all_metrics, cost_of, warnings
+from esctl.metrics import Metrics, Totals, all_metrics, cost_of, next_metrics, warnings
 from esctl.moves import Round, sample_seed
 from esctl.objective import Objective
 from esctl.peak import peak_bytes
 from esctl.records import Cost, EvalRecord, RunRecord, SampleRecord, ScoreRecord
-from esctl.replay import History, latest_checkpoint, replay, usable_scores
+from esctl.replay import History, advance, replay, usable_scores
 from esctl.rundir import RunDir, append_lines, drop_torn_line
 
 
@@ -72,6 +73,7 @@ class Training:
         self.scores = run.read_scores()
         history = replay(self.method, self.recipe.seed, engine.dim, self.scores, run.scores)
         self.state, self.moves, self.pending = history.state, list(history.moves), list(history.pending)
+        self.totals, self.metrics = Totals(), list[Metrics]()
         self._catch_up(history)
 
     def begin(self, now: RunRecord) -> None:
@@ -90,11 +92,7 @@ class Training:
 
     def _catch_up(self, history: History) -> None:
         """Bring the engine from θ₀ to where the recorded scores lead."""
-        start = latest_checkpoint(self.run, len(history.moves))
-        if start is not None:
-            self.engine.load_center(self.run.checkpoint_file(start))
-        for move in history.moves[start or 0 :]:
-            self.engine.commit(move)
+        advance(self.engine, self.run, history.moves, len(history.moves))
 
     def _generation(self) -> None:
         generation = self.state.generation
@@ -170,20 +168,24 @@ class Training:
                 old.unlink()
 
     def _report_generation(self) -> None:
-        metrics = all_metrics(self.scores, self.moves, self.engine.dim)
-        append_lines(self.run.metrics, metrics[-1:])
-        self._write(replace(self.record, generation=self.state.generation, train=cost_of(self.scores, self.engine.dim)))
+        done = len(self.moves) - 1
+        own = list(takewhile(lambda r: r.generation == done, reversed(self.scores)))[::-1]
+        self.totals, metrics = next_metrics(self.totals, own, self.moves[-1], self.engine.dim)
+        self.metrics.append(metrics)
+        append_lines(self.run.metrics, [metrics])
+        self._write(replace(self.record, generation=self.state.generation, train=self.totals.spent))
         seconds, tokens = self.record.train.seconds, self.record.train.generated_tokens
         left = self.recipe.generations - self.state.generation
         pace = seconds / self.state.generation
-        self.report(GenerationDone(metrics[-1], self.recipe.generations, tokens / max(seconds, 1e-9), left * pace))
-        for text in warnings(metrics):
+        self.report(GenerationDone(metrics, self.recipe.generations, tokens / max(seconds, 1e-9), left * pace))
+        for text in warnings(self.metrics):
             self.report(Notice(text))
 
     def _rewrite_metrics(self) -> None:
         """A kill can leave scores without their metrics; the metrics follow from the scores."""
+        self.totals, self.metrics = all_metrics(self.scores, self.moves, self.engine.dim)
         self.run.metrics.unlink(missing_ok=True)
-        append_lines(self.run.metrics, all_metrics(self.scores, self.moves, self.engine.dim))
+        append_lines(self.run.metrics, self.metrics)
 
     def _evaluate_if_due(self) -> None:
         step, every = self.state.generation, self.recipe.eval.every
@@ -224,8 +226,7 @@ class Training:
         if generation == self.state.generation:
             return
         center = self.experiment.center()
-        for move in self.moves[:generation]:
-            center.commit(move)
+        advance(center, self.run, self.moves, generation)
         kept = self.run.checkpoint_file(generation)
         kept.parent.mkdir(exist_ok=True)
         center.save_center(kept)

@@ -8,9 +8,9 @@ import pytest
 from esctl.errors import RunError
 from esctl.methods.es import ES
 from esctl.methods.essam import ESSAM
-from esctl.metrics import all_metrics, warnings
+from esctl.metrics import all_metrics, next_metrics, warnings
 from esctl.records import ScoreRecord
-from esctl.replay import drift, replay, usable_scores
+from esctl.replay import replay, usable_scores
 
 SCORES = Path("run/scores.jsonl")
 DIM = 1000
@@ -86,16 +86,16 @@ def test_a_round_without_any_finite_score_is_an_error():
 
 def test_equal_scores_move_nothing():
     found = replay(ES(population=4), 0, DIM, [record(0, 0, m, 0.3) for m in range(4)], SCORES)
-    assert drift(found.moves, DIM) == 0
+    assert [move.norm(DIM) for move in found.moves] == [0]
     assert found.state.generation == 1
 
 
 def test_metrics_follow_from_scores_alone():
     records = history_of(3, 2, 4)
     moves = replay(ESSAM(population=4), 0, DIM, records, SCORES).moves
-    found = all_metrics(records, moves, DIM)
+    _, found = all_metrics(records, moves, DIM)
     assert [m["generation"] for m in found] == [1, 2, 3]
-    assert found == all_metrics([*records, record(3, 0, 0, 0.9)], moves, DIM)  # an unfinished generation has none
+    assert found == all_metrics([*records, record(3, 0, 0, 0.9)], moves, DIM)[1]  # an unfinished generation has none
     second = [r.score or 0.0 for r in records[4:8]]
     assert found[0]["reward/mean"] == pytest.approx(sum(second) / 4)
     assert found[0]["probe/reward_mean"] == pytest.approx(sum(r.score or 0.0 for r in records[:4]) / 4)
@@ -103,9 +103,21 @@ def test_metrics_follow_from_scores_alone():
     assert found[1]["drift/norm"] == pytest.approx((found[0]["update/norm"] ** 2 + found[1]["update/norm"] ** 2) ** 0.5)
 
 
+def test_metrics_taken_up_at_any_generation_are_those_of_the_whole_run():
+    records = history_of(5, 2, 4)
+    moves = replay(ESSAM(population=4), 0, DIM, records, SCORES).moves
+    whole = all_metrics(records, moves, DIM)
+    for begun in range(5):
+        totals, found = all_metrics(records[: 8 * begun], moves[:begun], DIM)
+        for g in range(begun, 5):
+            totals, metrics = next_metrics(totals, records[8 * g : 8 * g + 8], moves[g], DIM)
+            found.append(metrics)
+        assert (totals, found) == whole
+
+
 def test_no_signal_is_said_after_three_generations_and_not_before():
     records = [record(g, 0, m, 0.3) for g in range(3) for m in range(4)]
     moves = replay(ES(population=4), 0, DIM, records, SCORES).moves
-    metrics = all_metrics(records, moves, DIM)
+    _, metrics = all_metrics(records, moves, DIM)
     assert warnings(metrics[:2]) == []
     assert warnings(metrics) == ["no signal: every member scored 0.3 for 3 generations; raise sigma or ease the task"]
