@@ -23,7 +23,7 @@ class Coverage:
     unsolvable: float  # share of problems that none of n samples solved
     distinct: float  # mean over problems: different final answers among n
     entropy: float  # mean over problems: of the final answers, in nats; at most log n
-    majority: float  # share of problems whose most frequent answer is right
+    majority: float  # share of problems whose most frequent answer is right, see `majority_right`
     formatted: float
     length: float  # mean tokens per completion
     truncated: float
@@ -87,12 +87,12 @@ def entropy(answers: Sequence[str | None]) -> float:
 
 
 def majority(answers: Sequence[str | None]) -> str | None:
-    """The most frequent answer; of equally frequent ones the first seen. No answer is no vote; None without votes."""
+    """The most frequent answer, the first seen where there are several; None is no vote, and the result without any."""
     votes = Counter(a for a in answers if a is not None)  # keeps the order of first sight, and max the first
     return max(votes, key=lambda answer: votes[answer]) if votes else None
 
 
 def majority_right(samples: Sequence[EvalSample]) -> bool:
-    """Whether the most frequent answer is one that a strictly right sample gave."""
-    chosen = majority([s.answer for s in samples])
+    """Whether the most frequent answer is strictly right; only samples in the asked-for format have a vote."""
+    chosen = majority([s.answer if s.formatted else None for s in samples])
     return any(s.strict and s.answer == chosen for s in samples)

@@ -10,9 +10,10 @@ from esctl.coverage import coverage, entropy, histogram, majority, majority_righ
 from esctl.records import EvalSample, ProblemCounts
 
 
-def sample(answer: str | None, strict: bool = False, tokens: int = 5) -> EvalSample:
-    """One sample of problem p; formatted where it has an answer."""
-    return EvalSample("p", 0, "text", tokens, answer, strict, strict, answer is not None, truncated=answer is None)
+def sample(answer: str | None, strict: bool = False, tokens: int = 5, formatted: bool = True) -> EvalSample:
+    """One sample of problem p; formatted where it has an answer, unless said otherwise."""
+    marked = formatted and answer is not None
+    return EvalSample("p", 0, "text", tokens, answer, strict, strict, marked, truncated=answer is None)
 
 
 def counts(strict: list[int], n: int) -> ProblemCounts:
@@ -47,13 +48,20 @@ def test_majority_breaks_ties_by_first_seen_and_takes_no_answer_for_no_vote():
     assert majority([None]) is None
 
 
-def test_majority_is_right_where_its_answer_was_strictly_right():
+def test_majority_is_right_where_most_votes_are_strictly_right():
     right, wrong = sample("4", strict=True), sample("5")
-    unmarked = sample("4")  # the right answer, not in the asked-for format
-    assert majority_right([wrong, right, unmarked])
+    assert majority_right([wrong, right, right])
     assert not majority_right([wrong, right])
-    assert not majority_right([unmarked, unmarked])
+    assert not majority_right([right, wrong, wrong])
     assert not majority_right([sample(None)])
+
+
+def test_only_samples_in_the_asked_for_format_vote():
+    right, wrong = sample("4", strict=True), sample("5")
+    unmarked_right, unmarked_wrong = sample("4", formatted=False), sample("5", formatted=False)
+    assert majority_right([unmarked_wrong, unmarked_wrong, right])
+    assert not majority_right([unmarked_right, unmarked_right, wrong])
+    assert not majority_right([unmarked_right])
 
 
 def test_counts_are_over_the_samples_of_each_problem():
