@@ -151,9 +151,7 @@ class ProblemCounts:
     tokens: list[int] = field(default_factory=list)  # generated, over all samples
     distinct: list[int] = field(default_factory=list)  # different final answers among the samples
     entropy: list[float] = field(default_factory=list)  # Shannon entropy of the final answers, in nats
-    majority: list[int] = field(
-        default_factory=list
-    )  # 1 where the most frequent answer in the format is strictly right
+    majority: list[int] = field(default_factory=list)  # 1 where the leading answer in the format is strictly right
 
 
 @dataclass(frozen=True)
