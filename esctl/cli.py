@@ -18,8 +18,8 @@ from esctl.errors import EsctlError, UsageError
 if TYPE_CHECKING:
     from esctl.assess import Assessed
     from esctl.recipe import Plain, Recipe
-    from esctl.selection import Loaded, Request
     from esctl.samples import Decoding
+    from esctl.selection import Loaded, Request
     from esctl.target import Asked
 
 app = typer.Typer(
@@ -302,16 +302,16 @@ def compare(
     loaded = load(find_runs(runs), wanted)
     found = compare_loaded(loaded, wanted)
     if plot:
-        _plot(loaded, request, tables.title(found), plot)
+        _plot(loaded, request, plot)
     out(writers[style](found).rstrip("\n"))
 
 
-def _plot(loaded: "list[Loaded]", request: "Request", subject: str, folder: Path) -> None:
+def _plot(loaded: "list[Loaded]", request: "Request", folder: Path) -> None:
     from esctl.groups import grouped
     from esctl.plots import draw
     from esctl.selection import select
 
-    drawn = draw(grouped(select(loaded, request).items), subject, folder)
+    drawn = draw(grouped(select(loaded, request).items), folder)
     for line in (*map(str, drawn.files), *drawn.notes):
         progress().print(line, highlight=False, soft_wrap=True)
 

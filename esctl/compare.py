@@ -60,7 +60,13 @@ class Wanted:
 
 def compare(runs: Sequence[RunDir], wanted: Wanted) -> Comparison:
     """Put runs side by side; raises UsageError naming each field in which they differ in kind."""
-    return compare_loaded(load_runs(_with_base(runs, wanted.base)), wanted)
+    return compare_loaded(load(runs, wanted), wanted)
+
+
+def load(runs: Sequence[RunDir], wanted: Wanted) -> list[Loaded]:
+    """Read the runs, and the base that was asked for where it is not among them."""
+    given = [*([wanted.base] if wanted.base else []), *runs]
+    return load_runs(list({run.path.resolve(): run for run in given}.values()))
 
 
 def compare_loaded(loaded: Sequence[Loaded], wanted: Wanted) -> Comparison:
@@ -97,12 +103,6 @@ def compare_loaded(loaded: Sequence[Loaded], wanted: Wanted) -> Comparison:
             *_sigma_note(groups, sigma),
         ),
     )
-
-
-def _with_base(runs: Sequence[RunDir], base: RunDir | None) -> list[RunDir]:
-    """The runs, and the base where it is not among them."""
-    given = [*([base] if base else []), *runs]
-    return list({run.path.resolve(): run for run in given}.values())
 
 
 def _row(
@@ -155,9 +155,21 @@ def _columns(selection: Selection, ks: Sequence[int]) -> list[Sampled]:
         for k in ks:
             if not 1 <= k <= least:
                 raise UsageError(f"--k {k}: {counts[least]} has {least} samples per problem; give 1 to {least}")
-        where = f" ({sampling_text(sampled)})" if len(kinds) > 1 else ""
+        where = _apart(sampled, kinds)
         found += [Sampled(f"pass@{k}{where}", sampled, k) for k in ks or DEFAULT_KS if k <= least]
     return found
+
+
+def _apart(of: Kind, kinds: Sequence[Kind]) -> str:
+    """What sets a sampling apart from the others, to be added to the names of its columns."""
+    names = {
+        "sampling.temperature": "T = ",
+        "sampling.top_p": "top-p ",
+        "sampling.max_tokens": "max tokens ",
+        "mode.sigma": "σ = ",
+    }
+    unlike = [f"{name}{dict(of)[field]}" for field, name in names.items() if len({dict(k)[field] for k in kinds}) > 1]
+    return f" ({', '.join(unlike)})" if unlike else ""
 
 
 def _foreign(published: Sequence[Reference], task: str) -> list[str]:

@@ -24,8 +24,8 @@ class Pair:
     metric: str  # strict, or a column of pass@k
     difference: Estimate
     over: str  # problems | problems and seeds: what the interval speaks for
-    won: float  # problems that `row` answers rightly and `against` does not; mean over pairs of their runs
-    lost: float
+    won: float | None  # problems that `row` answers rightly and `against` does not, mean over pairs of their runs;
+    lost: float | None  # and the other way; None for pass@k, where a problem is neither right nor wrong
     p_value: float | None  # McNemar's exact test, where each side is one greedy run
 
 
@@ -62,15 +62,13 @@ def strict_pairs(groups: Sequence[Group]) -> list[Pair]:
 
 
 def sampled_pairs(groups: Sequence[Group], name: str, kind: Kind, k: int) -> list[Pair]:
-    """Every pair of groups that were sampled alike, in pass@k; won and lost are sums of differences in pass@k."""
+    """Every pair of groups that were sampled alike, in pass@k; the later minus the earlier."""
     found = []
     having = [g for g in groups if all(kind in item.sampled for item in g.items)]
     for alike in _by_problems(having, lambda g: tuple(g.items[0].sampled[kind].problems.id)):
         scores = [pass_at(g, kind, k) for g in alike]
         for i, j, estimate, over in _differences(alike, scores):
-            gaps = scores[j].mean(axis=0) - scores[i].mean(axis=0)
-            won, lost = float(gaps[gaps > 0].sum()), float(-gaps[gaps < 0].sum())
-            found.append(Pair(alike[j].label, alike[i].label, name, estimate, over, won, lost, None))
+            found.append(Pair(alike[j].label, alike[i].label, name, estimate, over, None, None, None))
     return found
 
 

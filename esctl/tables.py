@@ -92,14 +92,13 @@ def _scores(comparison: Comparison) -> list[Cells]:
 
 
 def _score_cells(row: Row) -> Cells:
-    changes = "" if row.progressions is None or row.regressions is None else _changes(row.progressions, row.regressions)
     return [
         percent(row.strict),
         f"{100 * row.strict_sd:.1f}" if row.seeds > 1 else "",
         percent(row.flexible),
         percent(row.formatted),
         points(row.gain) if row.gain else "",
-        changes,
+        _changes(row.progressions, row.regressions),
         "" if row.p_value is None else f"{row.p_value:.2g}",
     ]
 
@@ -161,8 +160,10 @@ def _signed(share: float) -> str:
     return "0.0" if text in ("+0.0", "−0.0") else text
 
 
-def _changes(won: float, lost: float) -> str:
+def _changes(won: float | None, lost: float | None) -> str:
     """Problems won and lost: whole for single runs, to one decimal for means over pairs of runs."""
+    if won is None or lost is None:
+        return ""
     digits = 0 if won == int(won) and lost == int(lost) else 1
     return f"+{won:,.{digits}f}/−{lost:,.{digits}f}"
 
@@ -180,8 +181,7 @@ def _published(reference: Reference, metric: str) -> str:
 
 
 def _published_changes(reference: Reference) -> str:
-    found = reference.counts
-    return _changes(found["progressions"], found["regressions"]) if found else ""
+    return _changes(reference.counts.get("progressions"), reference.counts.get("regressions"))
 
 
 def _aligned(rows: Sequence[Cells], left: int) -> str:
