@@ -1,33 +1,41 @@
 """One contract for every engine, held against a plain Transformers module that got its noise from the specification."""
 
 import hashlib
-import os
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from oracle import (
+    GREEDY,
+    KINDS,
+    PROMPTS,
+    SHORT,
+    TARGETS,
+    A,
+    B,
+    around,
+    close_to,
+    expected_nll,
+    module_of,
+    moved,
+    random_states,
+    reference_greedy,
+    reference_nll,
+    tokens_of,
+)
 
-from esctl import engines, noise
+from esctl import engines
 from esctl.engines import Completion, Engine, EngineSpec, Sampling, open_engine
 from esctl.engines.center import Center
 from esctl.engines.checkpoint import Checkpoint
-from esctl.errors import EngineError, UsageError
-from esctl.moves import EMPTY, Move, Round
+from esctl.errors import EngineError
+from esctl.moves import EMPTY, Move
 
-KINDS = ("transformers", "vllm")
 MODELS = ("tiny_qwen2", "tiny_llama")
-EMBEDDED = Path(engines.__file__).parent.parent / "assets" / "tiny"
-SHORT, GREEDY = Sampling(0.0, 1), Sampling(0.0, 12, ignore_eos=True)
-A, B = Move.of([1, 2], [0.05, -0.03]), Move.of([3], [0.04])
-PROMPTS = [[7 + (5 * i + 3 * j) % 45 for j in range(4 + 3 * i)] for i in range(4)]
-TARGETS = [[9, 20, 31], [40], [12, 13], [50, 8, 17, 30]]
-
-# What vLLM's own modules warn of when they are imported is for its authors.
-importing_vllm = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::DeprecationWarning")
 
 
 @dataclass(frozen=True)
@@ -58,64 +66,6 @@ def opened(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 def subject(opened: Subject) -> Subject:
     opened.engine.load_center(opened.start)
     return opened
-
-
-def around(*candidates: Move, center: Move = EMPTY) -> Round:
-    return Round(0, 0, center, candidates)
-
-
-def module_of(folder: Path, write: Callable[[str, np.ndarray], np.ndarray] = lambda _, theta: theta):
-    """A Transformers module whose canonical tensors are `write(name, θ)`."""
-    from transformers import AutoModelForCausalLM
-
-    module = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
-    for name, parameter in module.named_parameters():
-        parameter.data = torch.from_numpy(write(name, parameter.detach().numpy()))
-    return module
-
-
-def moved(*moves: Move) -> Callable[[str, np.ndarray], np.ndarray]:
-    """θ after one move and then the next, by the specification."""
-
-    def write(name: str, theta: np.ndarray) -> np.ndarray:
-        for move in moves:
-            flat = noise.reference_write(theta.reshape(-1), move, noise.tensor_id(name))
-            theta = flat.reshape(theta.shape)
-        return theta
-
-    return write
-
-
-def reference_nll(module, prompt: Sequence[int], target: Sequence[int]) -> float:
-    """One sequence, no padding, no cache."""
-    with torch.no_grad():
-        logits = module(torch.tensor([[*prompt, *target]])).logits[0, len(prompt) - 1 : -1]
-    return -float(logits.double().log_softmax(-1).gather(1, torch.tensor(target)[:, None]).sum())
-
-
-def reference_greedy(module, prompt: Sequence[int], n: int) -> tuple[int, ...]:
-    ids = list(prompt)
-    with torch.no_grad():
-        for _ in range(n):
-            ids.append(int(module(torch.tensor([ids])).logits[0, -1].argmax()))
-    return tuple(ids[len(prompt) :])
-
-
-def expected_nll(folder: Path, *moves: Move) -> list[float]:
-    module = module_of(folder, moved(*moves))
-    return [reference_nll(module, p, t) for p, t in zip(PROMPTS, TARGETS, strict=True)]
-
-
-def tokens_of(candidate: list[list[Completion]]) -> list[tuple[int, ...]]:
-    return [samples[0].token_ids for samples in candidate]
-
-
-def random_states() -> tuple[object, ...]:
-    return random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state().tolist()
-
-
-def close_to(values: Sequence[float]):
-    return pytest.approx(values, rel=2e-5, abs=1e-4)
 
 
 # Live weights
@@ -356,38 +306,6 @@ def test_tensor_bytes_equal_the_formula(subject: Subject) -> None:
 
 
 @pytest.mark.slow
-def test_both_engines_say_the_same_about_the_embedded_model() -> None:
-    if not engines.vllm_installed():
-        pytest.skip("vLLM is not installed")
-    from transformers import AutoTokenizer
-
-    from esctl.tasks.arithmetic import ArithmeticTask
-
-    tokenizer = AutoTokenizer.from_pretrained(EMBEDDED)
-    chats = [[{"role": "user", "content": p.question}] for p in ArithmeticTask().problems("test")[:32]]
-    texts = tokenizer.apply_chat_template(chats, add_generation_prompt=True, tokenize=False)
-    prompts = tokenizer(texts, add_special_tokens=False)["input_ids"]
-    environment, set_num_threads = dict(os.environ), torch.set_num_threads
-    random.seed(5), np.random.seed(6), torch.manual_seed(7)
-    states = random_states()
-    answers = []
-    for kind in KINDS:
-        engine = open_engine(EngineSpec(EMBEDDED, kind=kind))
-        found = engine.rollout(around(EMPTY, Move.of([1], [0.015])), prompts, Sampling(0.0, 64))
-        answers.append([[samples[0].text for samples in candidate] for candidate in found])
-        engine.close()
-    assert random_states() == states
-    assert answers[0] == answers[1]
-    assert answers[0][0] != answers[0][1]
-    assert torch.set_num_threads is set_num_threads
-    changed = {n for n in environment.keys() | os.environ.keys() if environment.get(n) != os.environ.get(n)}
-    assert changed <= {"VLLM_ENABLE_V1_MULTIPROCESSING", "VLLM_NO_USAGE_STATS", "VLLM_LOGGING_LEVEL"}
-
-
-# vLLM's own ways
-
-
-@pytest.mark.slow
 def test_an_interrupted_generation_leaves_no_request_behind(subject: Subject, monkeypatch: pytest.MonkeyPatch) -> None:
     if subject.kind != "vllm":
         pytest.skip("only vLLM keeps requests")
@@ -407,90 +325,3 @@ def test_an_interrupted_generation_leaves_no_request_behind(subject: Subject, mo
     monkeypatch.undo()
     assert subject.engine.checksum() == before
     assert subject.engine.rollout(around(A), PROMPTS, GREEDY) == expected
-
-
-@pytest.mark.slow
-@importing_vllm
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("shape", [(1, 8), (3, 5), (7, 1), (256, 128), (65, 300)])
-def test_a_packed_matrix_is_a_copy_of_its_own_and_reads_back_exactly(
-    dtype: torch.dtype, shape: tuple[int, int]
-) -> None:
-    pytest.importorskip("vllm")
-    from vllm.platforms import current_platform
-
-    from esctl.engines.vllm_weights import Packed
-
-    if not current_platform.is_cpu():
-        pytest.skip("only a CPU packs")
-    layer = torch.nn.Module()
-    packed = Packed(layer, shape)
-    matrix = torch.randn(shape, generator=torch.Generator().manual_seed(0)).to(dtype)
-    kept = matrix.clone()
-    packed.pack(matrix)
-    matrix.fill_(float("nan"))
-    assert torch.equal(packed.unpack(dtype), kept)
-    x = torch.ones(2, shape[1], dtype=dtype)
-    assert torch.allclose(layer.cpu_linear(x, matrix, None).float(), (x @ kept.t()).float(), atol=1e-1)
-
-
-@pytest.mark.slow
-@importing_vllm
-def test_a_tensor_without_a_place_is_refused_by_name() -> None:
-    pytest.importorskip("vllm")
-    from esctl.engines.vllm_weights import find_slots
-
-    class Odd(torch.nn.Module):
-        packed_modules_mapping = {"qkv_proj": ["q_proj", "k_proj", "v_proj"]}  # noqa: RUF012
-
-        def __init__(self) -> None:
-            super().__init__()
-            self.norm = torch.nn.LayerNorm(4, bias=False)
-
-    with pytest.raises(EngineError, match=r"holds norm\.weight, which the checkpoint lacks"):
-        find_slots(Odd(), Center({"weight": (4,)}))
-    with pytest.raises(EngineError, match=r"no place for extra\.weight"):
-        find_slots(Odd(), Center({"norm.weight": (4,), "extra.weight": (4,)}))
-    with pytest.raises(EngineError, match=r"\[4\] does not hold norm\.weight \[3\]"):
-        find_slots(Odd(), Center({"norm.weight": (3,)}))
-
-
-# What cannot be opened
-
-
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize(
-    ("files", "limit", "message"),
-    [
-        (None, None, "is neither a folder nor a hub model"),
-        ({}, None, r"has no config\.json"),
-        ({"config.json": '{"model_type": "t5"}'}, None, "is not a causal language model"),
-        ({"config.json": '{"model_type": "nonesuch"}'}, None, "cannot be read"),
-        ({"config.json": '{"model_type": "llama"}'}, None, "has no tokenizer"),
-        ({"config.json": '{"model_type": "llama"}'}, 99999, "takes 2048 tokens at most"),
-    ],
-)
-def test_a_folder_that_cannot_be_served_is_refused_in_one_line(
-    kind: str, files: dict[str, str] | None, limit: int | None, message: str, tmp_path: Path
-) -> None:
-    folder = tmp_path / "model"
-    if files is not None:
-        folder.mkdir()
-        for name, text in files.items():
-            (folder / name).write_text(text)
-    if kind == "vllm" and not engines.vllm_installed():
-        pytest.skip("vLLM is not installed")
-    with pytest.raises((EngineError, UsageError), match=message) as caught:
-        open_engine(EngineSpec(folder, kind=kind, max_model_len=limit))
-    assert "\n" not in str(caught.value)
-
-
-def test_vllm_that_is_not_installed_is_a_mistake_with_a_way_out(
-    monkeypatch: pytest.MonkeyPatch, tiny_qwen2: Path
-) -> None:
-    monkeypatch.setattr(engines, "vllm_installed", lambda: False)
-    with pytest.raises(UsageError, match="pip install 'esctl-lm"):
-        open_engine(EngineSpec(tiny_qwen2, kind="vllm"))
-    engine = open_engine(EngineSpec(tiny_qwen2))  # auto
-    assert engine.description.startswith("transformers")
-    engine.close()
