@@ -203,6 +203,7 @@ def _bars(rows: Sequence[Cells]) -> str:
 LATEX = {
     "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_", "{": r"\{", "}": r"\}",
     "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "−": "$-$", "–": "--", "×": r"$\times$",
+    "σ": r"$\sigma$",
 }  # fmt: skip
 
 
