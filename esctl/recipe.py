@@ -243,11 +243,16 @@ def find_recipe(name: str) -> Path:
     return shipped[name]
 
 
+def recipes_root() -> Path:
+    """The folder of what ships."""
+    return Path(str(resources.files("esctl"))) / "recipes"
+
+
 @cache
 def recipes() -> Mapping[str, Path]:
-    """Every shipped recipe by name: its path below `recipes/` without the ending."""
-    root = Path(str(resources.files("esctl"))) / "recipes"
-    found = sorted(p for p in root.rglob("*.yaml"))
+    """Every shipped recipe by name: its path below `recipes/` without the ending. `tables/` holds no recipes."""
+    root = recipes_root()
+    found = sorted(p for p in root.rglob("*.yaml") if p.parent.name != "tables")
     return {p.relative_to(root).with_suffix("").as_posix(): p for p in found}
 
 

@@ -67,7 +67,7 @@ def cells(
                 mistakes += [m for m in str(error).splitlines() if m not in mistakes]
                 continue
             label = " ".join([recipe.label, *_short(chosen)])
-            name = _file_name(f"{label}-s{seed}")
+            name = file_name(f"{label}-s{seed}")
             found.append(Cell(name, recipe.model_copy(update={"label": label}), RunDir(root / name)))
     if mistakes:
         raise RecipeError(mistakes)
@@ -81,7 +81,8 @@ def _short(chosen: Sequence[str]) -> list[str]:
     return [f"{key.rpartition('.')[2]}={value}" for key, _, value in pairs]
 
 
-def _file_name(text: str) -> str:
+def file_name(text: str) -> str:
+    """A label as a directory's name."""
     return "".join(c if c.isalnum() or c in "-._=" else "-" for c in text.lower())
 
 

@@ -1,0 +1,105 @@
+"""All that a table needs of one run, in one process: training, greedy evaluation, pass@k and sharpness.
+
+One process, since importing an engine costs more than most of these on a small model. Leaves which runs a table has,
+and starting processes, to `reproduce`: `python -m esctl.row JSON`. What is stored already is not done again.
+"""
+
+import os
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from esctl.rundir import RunDir, adapter, write_atomic
+
+MARK = "row.json"  # in the run directory: what was asked, written when all of it is there
+
+
+@dataclass(frozen=True)
+class PassK:
+    """pass@k to measure: n samples of the first so many test problems."""
+
+    ks: tuple[int, ...]
+    samples: int
+    problems: int
+    temperature: float = 0.6
+
+
+@dataclass(frozen=True)
+class Sharpness:
+    """Sharpness to measure, with the default grids."""
+
+    problems: int
+    seeds: int
+
+
+@dataclass(frozen=True)
+class RowJob:
+    """One run and what to measure of it."""
+
+    recipe: str  # a file, complete
+    run: str
+    split: str = "test"
+    base: bool = False  # the recipe's model as it is; nothing is trained
+    also: tuple[str, ...] = ()  # tasks that the weights are evaluated on beside their own
+    passk: PassK | None = None
+    sharpness: Sharpness | None = None
+
+
+def do(job: RowJob) -> None:
+    """Train what is not trained, then measure what is not stored."""
+    from esctl.assess import assess
+    from esctl.passk import decodings
+    from esctl.probing import Flags, probe
+    from esctl.target import Asked, sections
+
+    if not job.base:
+        _train(job)
+    target = _base_model(job) if job.base else job.run
+    asked = Asked(target, sections(job.recipe) if job.base else {}, (), Path(job.run) if job.base else None)
+    assess(asked, (), job.split, None)
+    if job.also:
+        assess(asked, job.also, job.split, None)
+    if job.passk:
+        wanted = decodings(job.passk.ks, job.passk.samples, [job.passk.temperature])
+        assess(asked, (), job.split, job.passk.problems, wanted)
+    if job.sharpness:
+        probe(asked, Flags(job.split, job.sharpness.problems, seeds=job.sharpness.seeds))
+    write_atomic(Path(job.run) / MARK, adapter(RowJob).dump_json(job))
+
+
+def _train(job: RowJob) -> None:
+    from rich.console import Console
+
+    from esctl import session
+    from esctl.display import TrainingDisplay
+    from esctl.recipe import load_recipe
+
+    run = RunDir(Path(job.run))
+    recipe = load_recipe(job.recipe, {})
+    if run.exists and run.read_record().status == "finished" and run.read_record().generation == recipe.generations:
+        return
+    with TrainingDisplay(Console(stderr=True, soft_wrap=True), recipe.label) as display:
+        session.train(recipe, run, run.exists, display)
+
+
+def _base_model(job: RowJob) -> str:
+    from esctl.recipe import load_recipe
+
+    return load_recipe(job.recipe, {}).model
+
+
+def main() -> None:
+    """Do the job that the command line holds as JSON; a known failure is one line and exit code 1."""
+    from esctl.errors import EsctlError
+
+    os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
+    try:
+        do(adapter(RowJob).validate_json(sys.argv[1]))
+    except EsctlError as error:
+        sys.exit(f"esctl: {error}")
+    except KeyboardInterrupt:
+        sys.exit("esctl: interrupted; nothing recorded is lost")
+
+
+if __name__ == "__main__":
+    main()
