@@ -90,7 +90,7 @@ def _root(
 @app.command()
 def train(
     recipe: Annotated[str | None, typer.Option(help="A recipe file, or the name of a shipped one.")] = None,
-    method: Annotated[str | None, typer.Option(help="es, essam or essam-f.")] = None,
+    method: Annotated[str | None, typer.Option(help="es, essam, essam-f, grpo or ppo.")] = None,
     model: Annotated[str | None, typer.Option(help="embedded, a folder, a hub id, or a run directory.")] = None,
     task: Annotated[str | None, typer.Option(help="The task to train on.")] = None,
     data: Annotated[str | None, typer.Option(help="Local files in place of the hub.")] = None,
