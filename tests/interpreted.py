@@ -1,4 +1,4 @@
-"""Runs the Triton kernel under Triton's interpreter, case by case, against the specification: a process of its own.
+"""Runs the Triton kernel under Triton's interpreter, alone and in an engine: a process of its own.
 
 Triton decides when it is imported whether it interprets, so `test_noise_triton` starts this file and reads its lines.
 """
@@ -7,6 +7,7 @@ import json
 import os
 import sys
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import numpy as np
 
@@ -93,10 +94,76 @@ def wrong(case: Case) -> int:
     return int((out.view(bits) != expected.view(bits)).sum())
 
 
+def sharded() -> list[str]:
+    """What is wrong with a center beside one rank's live tensors: rows, columns and a bias, two fused, in bf16."""
+    import torch
+
+    from esctl.engines.center import Center
+    from esctl.engines.device import DeviceCenter, Part
+    from esctl.engines.shards import Share, Split, piece
+
+    shapes = {"up.weight": (24, 10), "gate.weight": (24, 10), "down.weight": (10, 24), "up.bias": (24,)}
+    center, rank = Center(shapes), Share(1, 4)
+    for name in shapes:
+        center.tensor(name)[...] = np.random.default_rng(1).normal(size=shapes[name])
+    up = piece("up.weight", (24, 10), Split.ROWS, rank)
+    gate = piece("gate.weight", (24, 10), Split.ROWS, rank, at=up.end)
+    fused, down, bias = (torch.zeros(n, dtype=torch.bfloat16) for n in ((12, 10), (10, 6), 6))
+    parts = [
+        Part(up, fused[:6]),
+        Part(gate, fused[6:]),
+        Part(piece("down.weight", (10, 24), Split.COLUMNS, rank), down),
+        Part(piece("up.bias", (24,), Split.ROWS, rank), bias),
+    ]
+    device = DeviceCenter(center, parts)
+    problems = []
+    for step in range(2):  # θ, then θ after a commit
+        device.stage(Case(1, 1, n_terms=3).move())
+        device.write(Case(1, 1, n_terms=2).move())
+        for part in parts:
+            flat, tensor = center.tensor(part.piece.name).reshape(-1), noise.tensor_id(part.piece.name)
+            for n_terms in (3, 2):
+                flat = noise.reference_write(flat, Case(1, 1, n_terms=n_terms).move(), tensor)
+            whole = torch.from_numpy(flat).view(-1, part.piece.width).to(torch.bfloat16)
+            rows, columns = part.piece.rows, part.piece.columns
+            expected = whole[rows.start : rows.stop, columns.start : columns.stop]
+            if not torch.equal(expected.reshape(part.live.shape), part.live):
+                problems.append(f"{part.piece.name} after {step} commits")
+        device.commit(Case(1, 1, n_terms=4).move())
+    return problems
+
+
+def served(folder: str, path: str) -> list[str]:
+    """What a whole engine shows: the live weights of a candidate and of θ, and θ in fp32, after commits and a load."""
+    from esctl.engines import EngineSpec, Sampling
+    from esctl.engines import transformers as engine_module
+    from esctl.engines.device import DeviceCenter
+    from esctl.moves import EMPTY, Round
+
+    if "TRITON_INTERPRET" in os.environ:
+        engine_module.open_on_device = lambda host, parts, probes: DeviceCenter(host, parts)
+    engine = engine_module.TransformersEngine(EngineSpec(Path(folder), dtype="bfloat16", probes=True))
+    engine.save_center(Path(path))
+    seen: list[str] = []
+    probe, candidate, step = (Case(1, 1, n_terms=n).move() for n in (1, 2, 4))
+
+    def look(*_: object) -> None:
+        seen.append(engine.checksum())
+
+    for _ in range(2):
+        engine.rollout(Round(0, 0, probe, (candidate, EMPTY)), [[9]], Sampling(0.0, 1), on_candidate=look)
+        engine.commit(step)
+        seen += [engine.checksum(), engine.center_sha256()]
+    engine.load_center(Path(path))
+    return [*seen, engine.checksum(), engine.center_sha256()]
+
+
 def main() -> None:
+    """Print what was found, as JSON; argument: a model folder, and a file to write."""
     os.environ["TRITON_INTERPRET"] = "1"
     with np.errstate(all="ignore"):
-        json.dump([wrong(case) for case in CASES], sys.stdout)
+        found = {"wrong": [wrong(case) for case in CASES], "sharded": sharded(), "served": served(*sys.argv[1:])}
+    json.dump(found, sys.stdout)
 
 
 if __name__ == "__main__":

@@ -74,7 +74,7 @@ def test_tasks_know_no_engine(source):
 
 @pytest.mark.parametrize("source", sorted((PACKAGE / "engines").glob("*.py")), ids=name_of)
 def test_engines_import_noise_and_moves_only(source):
-    assert project_imports(source) <= {"engines", "noise", "moves", "errors", "faults"}
+    assert project_imports(source) <= {"engines", "noise", "noise_triton", "moves", "errors", "faults"}
 
 
 @pytest.mark.parametrize("source", SOURCES, ids=name_of)

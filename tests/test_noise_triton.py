@@ -9,7 +9,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-from interpreted import CASES, DTYPES, Case
+from interpreted import CASES, DTYPES, Case, served
 
 triton = pytest.importorskip("triton", reason="Triton is not installed")
 
@@ -32,18 +32,32 @@ ARGUMENTS = {
 
 
 @pytest.fixture(scope="module")
-def interpreted() -> list[int]:
-    """Differing elements of each case."""
-    script = Path(__file__).with_name("interpreted.py")
-    done = subprocess.run([sys.executable, script], capture_output=True, text=True, check=False)
+def found(tiny_qwen2: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, list]:
+    """What a process whose Triton interprets says."""
+    script, file = Path(__file__).with_name("interpreted.py"), tmp_path_factory.mktemp("center") / "start.safetensors"
+    done = subprocess.run([sys.executable, script, tiny_qwen2, file], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
     return json.loads(done.stdout)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("index", range(len(CASES)), ids=lambda i: f"{i}-{CASES[i].dtype}")
-def test_the_kernel_is_bitwise_the_specification_cast_once(interpreted: list[int], index: int) -> None:
-    assert interpreted[index] == 0, CASES[index]
+def test_the_kernel_is_bitwise_the_specification_cast_once(found: dict[str, list], index: int) -> None:
+    assert found["wrong"][index] == 0, CASES[index]
+
+
+@pytest.mark.slow
+def test_a_rank_s_tensors_on_a_device_are_the_canonical_candidate(found: dict[str, list]) -> None:
+    assert found["sharded"] == []
+
+
+@pytest.mark.slow
+def test_an_engine_with_its_center_on_a_device_holds_the_same_bits(
+    found: dict[str, list], tiny_qwen2: Path, tmp_path: Path
+) -> None:
+    host = served(str(tiny_qwen2), str(tmp_path / "start.safetensors"))
+    assert found["served"] == host
+    assert len(set(host)) == len(host)
 
 
 def test_the_cases_are_those_that_go_wrong_first() -> None:

@@ -16,8 +16,10 @@ from esctl.engines import Completion, EngineSpec, Sampling, TokenIds
 from esctl.engines.caller import random_states_kept, use_threads
 from esctl.engines.center import Center, check_model, quiet_transformers
 from esctl.engines.checkpoint import Checkpoint, dtype_name, serving_dtype
+from esctl.engines.device import Part, open_on_device
 from esctl.engines.generation import Generator, left_padded, positions_of
 from esctl.engines.rounds import each_candidate
+from esctl.engines.shards import Share, Split, piece
 from esctl.moves import EMPTY, Move, Round
 
 if TYPE_CHECKING:
@@ -38,7 +40,7 @@ class TransformersEngine:
         threads = use_threads(spec.threads)
         with random_states_kept():
             center = Center.load(spec.model, spec.probes)
-            self._weights: _Weights | None = _Weights(_load(spec.model, self._dtype), center)
+            self._weights: _Weights | None = _Weights(_load(spec.model, self._dtype), center, spec.probes)
         self.dim = center.dim
         device = self._live.device
         self.description = (
@@ -84,8 +86,7 @@ class TransformersEngine:
 
     def commit(self, move: Move) -> None:
         """See `Engine.commit`."""
-        self._live.center.commit(move)
-        self._live.restore()
+        self._live.commit(move)
 
     def save(self, path: Path) -> None:
         """See `Engine.save`."""
@@ -97,8 +98,7 @@ class TransformersEngine:
 
     def load_center(self, path: Path) -> None:
         """See `Engine.load_center`."""
-        self._live.center.load_center(path)
-        self._live.restore()
+        self._live.load_center(path)
 
     def checksum(self) -> str:
         """See `Engine.checksum`."""
@@ -121,31 +121,52 @@ class TransformersEngine:
 class _Weights:
     """The module's parameters by canonical name, which are its own names, and the center they are written from."""
 
-    def __init__(self, module: "PreTrainedModel", center: Center) -> None:
-        self.module, self.center = module, center
+    def __init__(self, module: "PreTrainedModel", center: Center, probes: bool) -> None:
+        self.module, self._host = module, center
         parameters = dict(module.named_parameters())  # tied tensors once, under the name that save_pretrained keeps
         assert parameters.keys() == center.shapes.keys(), parameters.keys() ^ center.shapes.keys()
         self._live = {name: parameters[name].detach() for name in center.names}
         first = next(iter(self._live.values()))
         self.device = first.device
-        # fp32 on the host is written where it lies; anything else passes through one fp32 tensor on the host.
+        parts = [Part(piece(name, tuple(live.shape), Split.WHOLE, Share()), live) for name, live in self._live.items()]
+        self._device = open_on_device(center, parts, probes)
+        # fp32 on the host is written where it lies; what no kernel writes passes through one fp32 tensor on the host.
         self._in_place = self.device.type == "cpu" and first.dtype == torch.float32
-        self._scratch = torch.empty(0 if self._in_place else max(t.numel() for t in self._live.values()))
+        direct = self._in_place or self._device is not None
+        self._scratch = torch.empty(0 if direct else max(t.numel() for t in self._live.values()))
+
+    @property
+    def center(self) -> Center:
+        """θ on the host, up to date."""
+        return self._host if self._device is None else self._device.host()
 
     def stage(self, move: Move) -> None:
-        self.center.stage(move)
+        (self._device or self._host).stage(move)
+
+    def commit(self, move: Move) -> None:
+        (self._device or self._host).commit(move)
+        self.restore()
+
+    def load_center(self, path: Path) -> None:
+        self._host.load_center(path)
+        if self._device is not None:
+            self._device.load()
+        self.restore()
 
     def write(self, move: Move) -> None:
+        if self._device is not None:
+            self._device.write(move)
+            return
         for name, live in self._live.items():
             if self._in_place:
-                self.center.candidate(name, move, live.numpy())
+                self._host.candidate(name, move, live.numpy())
             else:
                 exact = self._scratch[: live.numel()].view(live.shape)
-                self.center.candidate(name, move, exact.numpy())
+                self._host.candidate(name, move, exact.numpy())
                 live.copy_(exact)  # the one rounding, to nearest even
 
     def restore(self) -> None:
-        self.center.unstage()
+        (self._device or self._host).unstage()
         self.write(EMPTY)
 
     def checksum(self) -> str:
@@ -157,7 +178,7 @@ class _Weights:
 
     def bytes(self) -> dict[str, int]:
         live = sum(t.nbytes for t in self._live.values())
-        return {"weights": live, "scratch": self._scratch.nbytes} | self.center.bytes()
+        return {"weights": live, "scratch": self._scratch.nbytes} | (self._device or self._host).bytes()
 
 
 def _load(model: Path | str, dtype: torch.dtype) -> "PreTrainedModel":

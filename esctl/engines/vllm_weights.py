@@ -11,6 +11,7 @@ that a write could miss. On a GPU the products read `weight` itself, which is co
 import hashlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Protocol
 
 import torch
@@ -21,6 +22,7 @@ from vllm.model_executor.layers.linear import ColumnParallelLinear, LinearBase, 
 from vllm.model_executor.layers.vocab_parallel_embedding import ParallelLMHead, VocabParallelEmbedding
 
 from esctl.engines.center import Center
+from esctl.engines.device import Part, open_on_device
 from esctl.engines.shards import Piece, Share, Split, piece
 from esctl.errors import EngineError
 from esctl.moves import EMPTY, Move
@@ -102,25 +104,45 @@ class LiveWeights:
     Raises EngineError, naming the tensor, for a model that holds one which the center lacks, or lacks one of its own.
     """
 
-    def __init__(self, model: FusedModel, center: Center) -> None:
-        self.center = center
+    def __init__(self, model: FusedModel, center: Center, probes: bool = False) -> None:
+        self._host = center
         self.slots = find_slots(model, center)
+        self._device = open_on_device(center, [part for slot in self.slots for part in _parts(slot)], probes)
         inexact = [slot for slot in self.slots if not slot.exact]
-        largest = max((slot.numel for slot in inexact), default=0)
+        largest = max((slot.numel for slot in inexact if self._device is None), default=0)
         self._scratch = torch.empty(largest, dtype=torch.float32)
         # A packed copy in a 16-bit dtype is made from a tensor in that dtype.
         narrow = [slot.numel for slot in inexact if slot.storage is None and slot.dtype != torch.float32]
         self._narrow = torch.empty(max(narrow, default=0), dtype=self.slots[0].dtype)
+        if self._device is not None:
+            self._clear_padding()
         self.restore()
+
+    @property
+    def center(self) -> Center:
+        """θ on the host, up to date."""
+        return self._host if self._device is None else self._device.host()
 
     def stage(self, move: Move) -> None:
         """Put θ' = fl(θ + Σ cᵢεᵢ) under the candidates to come."""
-        self.center.stage(move)
+        (self._device or self._host).stage(move)
 
     def restore(self) -> None:
         """Stage θ and make it the live weights."""
-        self.center.unstage()
+        (self._device or self._host).unstage()
         self.write(EMPTY)
+
+    def commit(self, move: Move) -> None:
+        """Move θ, and make it live."""
+        (self._device or self._host).commit(move)
+        self.restore()
+
+    def load_center(self, path: Path) -> None:
+        """Read θ, and make it live."""
+        self._host.load_center(path)
+        if self._device is not None:
+            self._device.load()
+        self.restore()
 
     def write(self, move: Move) -> None:
         """Make fl(θ' + Σ cᵢεᵢ), cast once to nearest even, the live weights.
@@ -128,6 +150,9 @@ class LiveWeights:
         All packed copies are freed before the first is made: freed and made one by one, they would leave holes between
         them (a tenth of the weights), and an interrupted write would leave old weights among new ones.
         """
+        if self._device is not None:
+            self._device.write(move)
+            return
         for packed in [packed for slot in self.slots for packed in slot.packed]:
             packed.drop()
         for slot in self.slots:
@@ -142,7 +167,7 @@ class LiveWeights:
         """The slot in fp32; padding rows are zero, as vLLM's loader leaves them."""
         for part in slot.pieces:
             out = exact[part.at : part.end].numpy()
-            self.center.candidate(part.name, move, out, part.rows.start, len(part.rows), part.columns)
+            self._host.candidate(part.name, move, out, part.rows.start, len(part.rows), part.columns)
         exact[slot.padding :].zero_()
 
     def _cast(self, slot: Slot, exact: Tensor) -> Tensor:
@@ -158,7 +183,7 @@ class LiveWeights:
         """
         places = {part.name: (slot, part) for slot in self.slots for part in slot.pieces}
         digest = hashlib.sha256()
-        for name in self.center.names:
+        for name in self._host.names:
             slot, part = places[name]
             shape = [len(part.rows), *slot.shape[1:]]
             digest.update(f"{name}\0{shape}\0".encode())
@@ -170,9 +195,19 @@ class LiveWeights:
         return digest.hexdigest()
 
     def bytes(self) -> dict[str, int]:
-        """Bytes of live tensors (packed copies without oneDNN's padding), of scratch, and of the center."""
+        """Bytes of live tensors (packed copies without oneDNN's padding), of scratch, and of the center.
+
+        A center on a GPU has one on the host beside it, which is not counted.
+        """
         scratch = self._scratch.nbytes + self._narrow.nbytes
-        return {"weights": sum(slot.nbytes for slot in self.slots), "scratch": scratch} | self.center.bytes()
+        held = (self._device or self._host).bytes()
+        return {"weights": sum(slot.nbytes for slot in self.slots), "scratch": scratch} | held
+
+    def _clear_padding(self) -> None:
+        """Zero what no piece covers, as vLLM's loader does; a write by pieces leaves it alone."""
+        for slot in self.slots:
+            assert slot.storage is not None, slot.pieces
+            slot.storage[slot.padding :].zero_()
 
 
 def drop_packed(model: FusedModel) -> None:
@@ -260,6 +295,13 @@ def _layout(module: Module, kind: str, index: int) -> tuple[Split, Share, int]:
     if isinstance(module, RowParallelLinear) and kind == "weight":
         return Split.COLUMNS, Share(module.tp_rank, module.tp_size), 0
     return Split.WHOLE, Share(), 0
+
+
+def _parts(slot: Slot) -> Iterator[Part]:
+    """The pieces of a tensor that is read where it lies; none of one that is packed."""
+    if slot.storage is not None:
+        for part in slot.pieces:
+            yield Part(part, slot.storage[part.at : part.end])
 
 
 def _shape(module: Module, parameter: Parameter) -> tuple[int, ...]:

@@ -66,7 +66,7 @@ class WorkerExtension:
     def esctl_attach(self, model: str, probes: bool) -> int:
         """Load the center, make θ live, and return dim."""
         drop_packed(self.model_runner.model)
-        self.esctl_weights = LiveWeights(self.model_runner.model, Center.load(model, probes))
+        self.esctl_weights = LiveWeights(self.model_runner.model, Center.load(model, probes), probes)
         self.esctl_watch = LogitWatch(self.model_runner.model)
         return self.esctl_weights.center.dim
 
@@ -85,8 +85,7 @@ class WorkerExtension:
 
     def esctl_commit(self, seeds: list[int], coefficients: list[float]) -> None:
         """Move θ, and make it live."""
-        self.esctl_weights.center.commit(Move.of(seeds, coefficients))
-        self.esctl_weights.restore()
+        self.esctl_weights.commit(Move.of(seeds, coefficients))
 
     def esctl_finite(self) -> bool:
         """Whether every logit of this candidate was finite."""
@@ -102,8 +101,7 @@ class WorkerExtension:
 
     def esctl_load_center(self, path: str) -> None:
         """Read θ, and make it live."""
-        self.esctl_weights.center.load_center(Path(path))
-        self.esctl_weights.restore()
+        self.esctl_weights.load_center(Path(path))
 
     def esctl_checksum(self) -> str:
         """SHA-256 of the live weights."""
