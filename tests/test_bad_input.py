@@ -232,6 +232,56 @@ PLAIN = [
         "--noise 0: give a standard deviation of the weights above 0, such as 0.015",
     ),
     (
+        "sharpness embedded -n 0",
+        2,
+        "-n 0: give 1 or more",
+    ),
+    (
+        "sharpness embedded --members 1",
+        2,
+        "--members 1: give 2 or more",
+    ),
+    (
+        "sharpness embedded --sigmas 0.01,0",
+        2,
+        "--sigmas 0,0.01: give numbers above 0",
+    ),
+    (
+        "sharpness embedded --scales 1;2",
+        2,
+        "--scales 1;2: write numbers between commas, such as --scales 0.01,0.02",
+    ),
+    (
+        "sharpness embedded --rho -1",
+        2,
+        "--rho -1: give numbers above 0",
+    ),
+    (
+        "sharpness embedded --step 3",
+        2,
+        "--step 3: embedded is no run directory, and only a run has generations",
+    ),
+    (
+        "sharpness embedded --split tests",
+        2,
+        "task.split: arithmetic has no split 'tests'; choose train, validation, test",
+    ),
+    (
+        "train --method es --set objective.n=4",
+        2,
+        "recipe arithmetic/es: sampling.temperature: 0 makes the 4 samples of objective.n equal; set it above 0",
+    ),
+    (
+        "train --recipe arithmetic/es-passk --set objective.n=2",
+        2,
+        "recipe arithmetic/es-passk: objective.n: 2 samples are too few for pass@4; use 4 or more",
+    ),
+    (
+        "train --recipe arithmetic/es --set objective.k=2 --set objective.n=2",
+        2,
+        "recipe arithmetic/es: objective.k: 2, but the mean has no tries; set objective.kind to pass@k",
+    ),
+    (
         "compare D/empty",
         1,
         "D/empty: no run directory here (nothing below it holds a run.json)",
@@ -249,7 +299,38 @@ PLAIN = [
     (
         "compare D/mini --format html",
         2,
-        "--format html: choose table, markdown, csv, json",
+        "--format html: choose table, markdown, csv, json, latex",
+    ),
+    (
+        "compare D/mini --at generations=3",
+        2,
+        "--at generations=3: write rollouts=N, such as --at rollouts=10000",
+    ),
+    (
+        "compare D/mini --at rollouts=3",
+        1,
+        "D/mini: no greedy evaluation on test within 3 rollouts; evaluate an earlier generation with --step",
+    ),
+    (
+        "compare D/mini --k 1,x",
+        2,
+        "--k 1,x: write whole numbers between commas, such as --k 1,8,64",
+    ),
+    (
+        "compare D/mini --k 4",
+        2,
+        "--k 4: no run has a sampled evaluation; make one with `esctl passk RUN`",
+    ),
+    (
+        "compare D/mini --references esam-gsm8k",
+        2,
+        "--references esam-gsm8k: choose essam-gsm8k (gsm8k), es-countdown (countdown), coverage-gsm8k (gsm8k), "
+        "coverage-math500 (math) or all",
+    ),
+    (
+        "compare D/mini --base D/none",
+        1,
+        "D/none: no run here (run.json is missing); start one with `esctl train --run`",
     ),
     (
         "show D/none",
