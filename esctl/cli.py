@@ -424,6 +424,34 @@ def memory(
 
 
 @app.command()
+def adopt(
+    model: Annotated[str, typer.Argument(metavar="MODEL_DIR", help="A model folder.", show_default=False)],
+    label: Annotated[str, typer.Option(help="The row's name in tables.")],
+    base: Annotated[str, typer.Option(help="The model that it was trained from.")],
+    run: Annotated[Path, typer.Option(help="The run directory to make.")],
+    cost: Annotated[list[str] | None, typer.Option(metavar="KEY=VALUE", help="rollouts, tokens, seconds, ….")] = None,
+    note: Annotated[str, typer.Option("--method-note", help="How it was trained, in words.")] = "",
+    copy: Annotated[bool, typer.Option("--copy", help="Copy the folder in place of linking to it.")] = False,
+    recipe: Annotated[str | None, typer.Option(help="Take task, prompt and sampling from this recipe.")] = None,
+    task: Annotated[str | None, typer.Option(help="The task it was trained on.")] = None,
+    data: Annotated[str | None, typer.Option(help="Local files in place of the hub.")] = None,
+    seed: Annotated[int, typer.Option(help="Of its training; rows put seeds together.")] = 0,
+    sets: Sets = None,
+) -> None:
+    """A model trained elsewhere joins the table: a run directory to be evaluated and compared."""
+    from esctl.adopt import Adoption, parse_costs, settings_of
+    from esctl.adopt import adopt as adopt_model
+    from esctl.rundir import RunDir
+    from esctl.target import sections
+
+    flags: dict[str, Plain] = {"task.name": task, "task.data": data, "seed": seed}
+    given = sections(recipe or settings_of(base, task)) | {k: v for k, v in flags.items() if v is not None}
+    adoption = Adoption(model, label, base, parse_costs(cost or []), note, copy)
+    adopt_model(adoption, given, sets or [], RunDir(run))
+    out(f"{run}: {label} joins as a run; evaluate it with `esctl eval {run}`")
+
+
+@app.command()
 def doctor() -> None:
     """What is installed, which engine would be used, what is missing and how to get it."""
     from esctl.doctor import diagnosis

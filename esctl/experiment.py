@@ -8,10 +8,12 @@ from pathlib import Path
 from typing import Self
 
 from esctl.assets import tiny_model_path
+from esctl.baselines.external import External
 from esctl.engines import Completion, EngineSpec
 from esctl.engines.center import Center
 from esctl.errors import UsageError
 from esctl.grades import Scored
+from esctl.methods import MethodConfig
 from esctl.recipe import EMBEDDED, Recipe
 from esctl.tasks import Columns, Limits, Problem, TaskSpec, open_task
 from esctl.tasks.grading import Grader, Reward
@@ -69,6 +71,8 @@ class Experiment:
 
     def check_training(self) -> None:
         """Refuse what cannot be trained on, before a model is loaded."""
+        if isinstance(self.recipe.method, External):
+            raise UsageError("method.kind: external is of a model trained elsewhere; `esctl adopt` makes its run")
         split = self.recipe.task.split
         if split not in self.task.trainable:
             allowed = ", ".join(self.task.trainable) or "none"
@@ -147,7 +151,7 @@ class Experiment:
 
     @property
     def _stages_probes(self) -> bool:
-        if self.recipe.baseline is not None:
+        if not isinstance(self.recipe.method, MethodConfig):
             return False
         return len(self.recipe.evolution.rounds) > 1 or self.recipe.kind == "essam"
 

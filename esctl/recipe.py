@@ -17,11 +17,13 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError,
 from pydantic_core import ErrorDetails
 
 from esctl.baselines import BASELINES, BaselineConfig
+from esctl.baselines.external import External
 from esctl.errors import RecipeError, UsageError
 from esctl.methods import METHODS, MethodConfig
 
 EMBEDDED = "embedded"
-ALL_METHODS: dict[str, type[MethodConfig] | type[BaselineConfig]] = {**METHODS, **BASELINES}
+AnyMethod = MethodConfig | BaselineConfig | External
+ALL_METHODS: dict[str, type[AnyMethod]] = {**METHODS, **BASELINES, "external": External}
 Count = Annotated[int, Field(ge=1)]
 Share = Annotated[float, Field(ge=0, le=1)]
 # What a run may change when it is resumed: nothing here decides a weight.
@@ -128,7 +130,7 @@ class Recipe(Section):
     model: str = EMBEDDED
     task: TaskSection = TaskSection()
     prompt: PromptSection = PromptSection()
-    method: MethodConfig | BaselineConfig
+    method: AnyMethod
     reward: RewardSection = RewardSection()
     objective: ObjectiveSection = ObjectiveSection()
     generations: Annotated[int, Field(ge=0)] = 500  # for RL: optimizer steps, as the method counts them
@@ -180,7 +182,7 @@ class Recipe(Section):
     @property
     def evolution(self) -> MethodConfig:
         """The method where it asks for candidates; UsageError where it is RL."""
-        if isinstance(self.method, BaselineConfig):
+        if isinstance(self.method, BaselineConfig | External):
             raise UsageError(f"{self.kind} keeps no history of scores to rebuild weights from; use those in weights/")
         return self.method
 
@@ -295,7 +297,7 @@ def _assign(tree: dict[str, Plain], key: str, value: Plain, mistakes: list[str])
     node[leaf] = value
 
 
-def _parse_method(section: Plain) -> tuple[MethodConfig | BaselineConfig | None, list[str]]:
+def _parse_method(section: Plain) -> tuple[AnyMethod | None, list[str]]:
     """The `method:` section by the table of methods: each method's own fields are its schema."""
     if not isinstance(section, dict) or "kind" not in section:
         return None, [f"method.kind: say which method: {', '.join(ALL_METHODS)}"]
