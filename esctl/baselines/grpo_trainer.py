@@ -24,6 +24,7 @@ from esctl.baselines.grpo import GRPO
 from esctl.baselines.losses import rate
 from esctl.baselines.policy import open_policy
 from esctl.baselines.rollouts import draw
+from esctl.engines.caller import process_kept
 from esctl.engines.center import quiet_transformers
 from esctl.errors import UsageError
 from esctl.experiment import Experiment, Split
@@ -49,7 +50,7 @@ LOGGED = {
 
 
 class GRPOTrainer:
-    """A `Trainer`: the policy in fp32 and what AdamW keeps of it; TRL adds a frozen reference where `kl` asks for it."""
+    """A `Trainer`: the policy in fp32 and what AdamW keeps of it; TRL adds a frozen reference where `kl` is above 0."""
 
     def __init__(self, experiment: Experiment, config: GRPO) -> None:
         check_here(experiment, config)
@@ -65,8 +66,9 @@ class GRPOTrainer:
     def train(self, done: int, record: Callable[[Step], None]) -> None:
         """See `Trainer.train`."""
         hook = Hook(self, done, record)
-        with tempfile.TemporaryDirectory() as folder, quiet_transformers(), quiet_trl():
-            trainer = self._trainer(done, hook, folder)
+        with tempfile.TemporaryDirectory() as folder, quiet_transformers():
+            with quiet_trl():
+                trainer = self._trainer(done, hook, folder)
             hook.reference = trainer.ref_model
             trainer.train()
 
@@ -139,18 +141,11 @@ class GRPOTrainer:
 
 @contextmanager
 def quiet_trl() -> Iterator[None]:
-    """Hold back the notes on its hooks that TRL and Accelerate print when they start."""
-    before = os.environ.get("TRL_EXPERIMENTAL_SILENCE")
-    os.environ["TRL_EXPERIMENTAL_SILENCE"] = "1"
-    try:
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", category=FutureWarning)
-            yield
-    finally:
-        if before is None:
-            del os.environ["TRL_EXPERIMENTAL_SILENCE"]
-        else:
-            os.environ["TRL_EXPERIMENTAL_SILENCE"] = before
+    """Hold back what TRL says, while it starts, of its hooks, and of the vLLM that it finds and is not to use."""
+    with process_kept(), warnings.catch_warnings():
+        os.environ.update({"TRL_EXPERIMENTAL_SILENCE": "1", "VLLM_LOGGING_LEVEL": "ERROR"})
+        warnings.simplefilter("ignore")
+        yield
 
 
 @dataclass

@@ -91,7 +91,12 @@ def sample(module: "PreTrainedModel", rows: Sequence[Row], sampling: Sampling, s
     with torch.inference_mode():
         for step in range(max(row.limit for row in rows)):
             output = module(
-                input_ids=ids, attention_mask=mask, position_ids=positions, past_key_values=cache, logits_to_keep=1
+                input_ids=ids,
+                attention_mask=mask,
+                position_ids=positions,
+                past_key_values=cache,
+                use_cache=True,  # whatever a trainer has told the module's config
+                logits_to_keep=1,
             )
             logits, cache = output.logits[:, -1].float(), output.past_key_values
             finite &= logits.isfinite().all(-1) | ~active
