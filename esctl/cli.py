@@ -367,6 +367,35 @@ def sweep(
 
 
 @app.command()
+def reproduce(
+    table: Annotated[str, typer.Argument(help="A shipped table (cpu, gpu) or a file.")] = "cpu",
+    full: Annotated[bool, typer.Option("--full", help="Add the rows and seeds of the table's `full`.")] = False,
+    jobs: Annotated[int | None, typer.Option(min=1, help="Runs side by side  [default: one per core]")] = None,
+    root: Annotated[Path | None, typer.Option(help="Where all of it goes  [default: results/<table>]")] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print every run and its cost; run nothing.")] = False,
+) -> None:
+    """Run a whole table of methods and seeds, side by side; then write tables, plots and a report. Resumable."""
+    from esctl import reproduce as tables_
+    from esctl.display import jobs_line
+    from esctl.sweep import failure_lines
+
+    folder = root or Path("results") / Path(table).stem
+    planned = tables_.plan_table(tables_.read_table(table), folder, full)
+    if dry_run:
+        out("\n".join(tables_.plan_lines(planned)))
+        return
+    console = progress()
+    try:
+        at_once = jobs or os.cpu_count() or 1
+        failures = tables_.run_table(planned, folder, at_once, lambda p: console.print(jobs_line(p), highlight=False))
+    except KeyboardInterrupt:
+        raise EsctlError("interrupted; nothing recorded is lost: the same command goes on") from None
+    if failures:
+        raise EsctlError("\n".join(failure_lines(failures)))
+    out("\n".join(map(str, tables_.write_results(planned, folder))))
+
+
+@app.command()
 def show(
     run: RunArgument,
     generation: Annotated[int | None, typer.Option(help="Rollouts of this generation  [default: the last]")] = None,

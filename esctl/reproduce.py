@@ -12,12 +12,18 @@ from typing import Literal
 import yaml
 from pydantic import Field, ValidationError
 
+from esctl import tables
+from esctl.compare import Comparison, Wanted, compare_loaded
 from esctl.errors import RecipeError, UsageError
+from esctl.groups import grouped
 from esctl.jobs import Failure, Job, Progress, run_jobs
 from esctl.plan import rollouts_planned
+from esctl.plots import draw
 from esctl.recipe import Count, Plain, Recipe, Section, dump_recipe, load_recipe, recipes_root
+from esctl.report import Evidence, report
 from esctl.row import MARK, PassK, RowJob, Sharpness
-from esctl.rundir import adapter, write_atomic
+from esctl.rundir import RunDir, adapter, write_atomic
+from esctl.selection import Request, load_runs, select
 from esctl.sweep import file_name
 
 Measure = Literal["passk", "sharpness"]
@@ -133,3 +139,53 @@ def _job(planned: Planned, root: Path) -> Job:
     write_atomic(Path(planned.job.recipe), dump_recipe(planned.recipe).encode())
     argv = ("esctl.row", adapter(RowJob).dump_json(planned.job).decode())
     return Job(planned.name, argv, root / "logs" / f"{planned.name}.log", planned.work)
+
+
+def write_results(planned: Sequence[Planned], root: Path, split: str = "test") -> list[Path]:
+    """The tables, the pictures and the report of finished runs; returns the files, in the order of reading."""
+    loaded = load_runs([RunDir(Path(p.job.run)) for p in planned])
+    task = planned[0].recipe.task.name
+    at_home = [item for item, p in zip(loaded, planned, strict=True) if task in tasks_of(p)]
+    own = [item for item, p in zip(loaded, planned, strict=True) if p.recipe.task.name == task]
+    request = Request(split, task)
+    table, groups = compare_loaded(own, Wanted(request)), tuple(grouped(select(own, request).items))
+    others = []
+    for other in sorted({t for p in planned for t in tasks_of(p)} - {task}):
+        there = [item for item, p in zip(loaded, planned, strict=True) if other in tasks_of(p)]
+        others.append(compare_loaded(there, Wanted(Request(split, other))))
+    if len(at_home) > len(own):  # runs trained on another task, tested on this one
+        others.append(compare_loaded(at_home, Wanted(request)))
+    answers = report(Evidence(table, groups, tuple(others)))
+    return [*_written(root, table, others, answers), *draw(groups, root / "plots").files]
+
+
+def tasks_of(planned: Planned) -> set[str]:
+    """Tasks that a run is evaluated on."""
+    return {planned.recipe.task.name, *planned.job.also}
+
+
+def _written(root: Path, table: Comparison, others: Sequence[Comparison], answers: str) -> list[Path]:
+    texts = {
+        "report.md": answers,
+        "table.md": tables.markdown(table),
+        "table.csv": tables.csv_text(table),
+        "table.tex": tables.latex(table),
+        **{f"table-{file_name(t.task)}-{n}.md": tables.markdown(t) for n, t in enumerate(others)},
+    }
+    for name, text in texts.items():
+        write_atomic(root / name, text.encode())
+    return [root / name for name in texts]
+
+
+def plan_lines(planned: Sequence[Planned]) -> list[str]:
+    """One line per run: what it is, its training rollouts, what is measured, and whether it is done."""
+    return [_plan_line(p) for p in planned]
+
+
+def _plan_line(p: Planned) -> str:
+    more = {"pass@k": p.job.passk, "sharpness": p.job.sharpness}
+    measured = ", ".join(["greedy", *(name for name, asked in more.items() if asked), *p.job.also])
+    rollouts = 0 if p.job.base else rollouts_planned(p.recipe)
+    tokens = rollouts * p.recipe.sampling.max_tokens
+    state = "done" if p.done else "to do"
+    return f"{p.name:36} {rollouts:>12,} rollouts, at most {tokens:>16,} tokens; {measured} [{state}]"
