@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -40,7 +40,8 @@ def train(recipe: Recipe, run: RunDir, resume: bool, report: Report) -> RunRecor
             run.refuse_used()
         if recipe.baseline is not None:
             trainer = open_trainer(experiment, recipe.baseline)
-            return _train(experiment, run, trainer.engine, lambda: Recorder(experiment, run, trainer, report))
+            with closing(trainer.engine) as engine:
+                return _train(experiment, run, engine, lambda: Recorder(experiment, run, trainer, report))
         with engine_of(experiment) as engine:
             return _train(experiment, run, engine, lambda: Training(experiment, run, engine, report))
 

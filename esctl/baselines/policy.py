@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from esctl.engines import open_engine
 from esctl.engines.caller import random_states_kept, use_threads
 from esctl.engines.center import check_model, load_module
 from esctl.engines.policy import PolicyEngine
@@ -21,12 +22,14 @@ RESCALED = ("final_logit_softcapping", "logits_scaling", "logit_scale")
 
 
 def open_policy(experiment: Experiment, precision: str) -> "tuple[PreTrainedModel, PolicyEngine]":
-    """The recipe's model on the device, without dropout; UsageError for what a baseline would ignore."""
+    """The recipe's model on the device, without dropout; UsageError for what a baseline would ignore.
+
+    `engine.kind: vllm` draws with a copy of the policy in vLLM; `auto` is the policy itself, which needs no copy and
+    whose runs are equal bit for bit.
+    """
     section, spec = experiment.recipe.engine, experiment.engine_spec()
     if section.dtype != "auto":
         raise UsageError("engine.dtype: RL computes in method.precision; leave it at auto")
-    if section.kind == "vllm":
-        raise UsageError("engine.kind: vllm, but RL draws from the policy in training; use auto or transformers")
     use_threads(spec.threads)
     folder, config = check_model(spec.model)
     rescaled = [key for key in RESCALED if config.to_dict().get(key) not in (None, 1.0)]
@@ -39,4 +42,5 @@ def open_policy(experiment: Experiment, precision: str) -> "tuple[PreTrainedMode
     with random_states_kept():
         module = load_module(folder, config).to("cuda" if torch.cuda.is_available() else "cpu")
     products = {"float32": torch.float32, "bfloat16": torch.bfloat16}[precision]
-    return module.eval(), PolicyEngine(module, spec, products, "rollouts of the policy in training")
+    server = open_engine(spec) if section.kind == "vllm" else None
+    return module.eval(), PolicyEngine(module, spec, products, server)

@@ -1,15 +1,16 @@
-"""The weights of a module that someone else trains, as an engine: evaluated where they lie, without a copy.
+"""The weights of a module that someone else trains, as an engine: drawn from where they lie, or by a server's copy.
 
 Leaves gradients and optimizers to whoever trains it. No noise: an RL policy has one set of weights.
 """
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 import torch
 
-from esctl.engines import Completion, EngineSpec, Sampling, TokenIds
+from esctl.engines import Completion, Engine, EngineSpec, Sampling, TokenIds
 from esctl.engines.caller import random_states_kept
 from esctl.engines.center import Center
 from esctl.engines.checkpoint import Checkpoint, dtype_name
@@ -24,15 +25,16 @@ if TYPE_CHECKING:
 class PolicyEngine:
     """An `Engine` without candidates, around a live module in fp32.
 
-    Products are computed in `precision`, as in training; what is saved is fp32.
+    Products are computed in `precision`, as in training; what is saved is fp32. A `server` is another engine of the
+    same model, which draws in the module's place: it gets the weights anew before each draw, so they are never stale.
     """
 
     def __init__(
-        self, module: "PreTrainedModel", spec: EngineSpec, precision: torch.dtype = torch.float32, note: str = ""
+        self, module: "PreTrainedModel", spec: EngineSpec, precision: torch.dtype, server: Engine | None = None
     ) -> None:
         import transformers
 
-        self._module, self._precision = module, precision
+        self._module, self._precision, self._server = module, precision, server
         self._checkpoint = Checkpoint.open(spec)
         self._generator = Generator(self._checkpoint, spec.kv_memory)
         self._parameters = {
@@ -41,9 +43,10 @@ class PolicyEngine:
             if n not in set(module.all_tied_weights_keys)
         }
         self.dim = sum(p.numel() for p in self._parameters.values())
+        drawn = "the policy itself" if server is None else server.description
         self.description = (
             f"transformers {transformers.__version__}, {dtype_name(precision)}, {module.device},"
-            f" {torch.get_num_threads()} threads{note and f', {note}'}"
+            f" {torch.get_num_threads()} threads; rollouts: {drawn}"
         )
 
     def rollout(
@@ -67,6 +70,8 @@ class PolicyEngine:
         self, prompts: Sequence[TokenIds], sampling: Sampling, seeds: Sequence[Sequence[int]] | None
     ) -> list[list[Completion]]:
         """[prompt][sample] of θ, drawn in evaluation mode; the module's mode is put back."""
+        if self._server is not None:
+            return self._served(self._server, prompts, sampling, seeds)
         training, autocast = self._module.training, self._precision != torch.float32
         self._module.eval()
         try:
@@ -74,6 +79,16 @@ class PolicyEngine:
                 return self._generator.complete(self._module, prompts, sampling, seeds)
         finally:
             self._module.train(training)
+
+    def _served(
+        self, server: Engine, prompts: Sequence[TokenIds], sampling: Sampling, seeds: Sequence[Sequence[int]] | None
+    ) -> list[list[Completion]]:
+        with TemporaryDirectory() as folder:
+            weights = Path(folder) / "weights.safetensors"
+            self.save_center(weights)
+            server.load_center(weights)
+        [found] = server.rollout(Round(0, 0, EMPTY, (EMPTY,)), prompts, sampling, seeds)
+        return found
 
     def nll(self, round_: Round, prompts: Sequence[TokenIds], targets: Sequence[TokenIds]) -> list[list[float]]:
         """Not of a policy in training: save it, and open it as another engine."""
@@ -109,10 +124,14 @@ class PolicyEngine:
 
     def tensor_bytes(self) -> Mapping[str, int]:
         """See `Engine.tensor_bytes`; `kv` is the largest cache so far."""
-        return {"weights": sum(p.nbytes for p in self._parameters.values()), "kv": self._generator.kv_bytes}
+        served = {} if self._server is None else {f"server {k}": n for k, n in self._server.tensor_bytes().items()}
+        kv = served.pop("server kv", self._generator.kv_bytes)
+        return {"weights": sum(p.nbytes for p in self._parameters.values()), "kv": kv} | served
 
     def close(self) -> None:
-        """The module belongs to its trainer."""
+        """Free the server; the module belongs to its trainer."""
+        if self._server is not None:
+            self._server.close()
 
     def _as_center(self) -> Center:
         """A copy of θ on the host, for as long as a file or a hash is made of it."""
