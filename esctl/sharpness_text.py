@@ -24,7 +24,8 @@ def _head(record: SharpnessRecord) -> str:
     lines = [
         f"{record.task.name} v{record.task.version}, {record.split} split, {n:,} problems, generation {record.step},"
         f" greedy, at most {record.sampling.max_tokens:,} tokens",
-        f"at θ: strict {100 * score.value:.1f} % ({100 * score.low:.1f}–{100 * score.high:.1f})"
+        f"at θ: strict {100 * score.value:.1f} % ({100 * score.low:.1f}–{100 * score.high:.1f}), one problem is"
+        f" {100 / n:.1f} points"
         + ("" if record.nll is None else f", reference solutions {record.nll:.4f} nats per token"),
     ]
     return "\n".join(lines)
@@ -38,7 +39,7 @@ def _candidates(record: SharpnessRecord) -> int:
 
 def _average(record: SharpnessRecord, dim: int) -> str:
     seeds = len(record.average[0].drops)
-    rows = [["σ", "‖σε‖", "points lost", "nats risen"]]
+    rows = [["σ", "‖σε‖", "points lost", "nats per token risen"]]
     for point in record.average:
         risen = _mean(point.nll_rises, 1, 4) if point.nll_rises else "no references"
         rows.append([f"{point.sigma:g}", f"{point.sigma * math.sqrt(dim):.3g}", _mean(point.drops, 100, 1), risen])

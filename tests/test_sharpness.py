@@ -273,6 +273,7 @@ def test_costs_count_every_answer_and_every_forward_pass(measured):
 def test_the_report_names_what_was_asked_and_how_sure_it_is(measured):
     told = text(measured.record, 835_456)
     assert "5 problems, generation 0, greedy, at most 24 tokens" in told
+    assert "one problem is 20.0 points" in told
     assert "mean over 2 noise seeds (95 %, Student's t)" in told
     assert "N = 3, σ = 0.015" in told
     one = replace(measured.record, average=[replace(p, drops=p.drops[:1]) for p in measured.record.average])
