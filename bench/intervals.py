@@ -10,6 +10,7 @@ problems for these very runs. A row's interval and the interval of a paired diff
 
 import argparse
 import itertools
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -73,21 +74,21 @@ def expected(level: float, sd: float) -> float:
 def world(p: float, cell: Cell) -> World:
     """The row with accuracy p whose seeds spread as the cell asks."""
     seed_sd, level = 0.0, 0.0
-    for _ in range(20):  # both depend on each other
+    for _ in range(8 if cell.ratio else 1):  # both depend on each other
         level = root(lambda x, sd=seed_sd: expected(x, np.hypot(DIFFICULTY_SD, sd)) - p, -30.0, 30.0)
-        slope = root(lambda x, at=level: seed_variance(at, x) - cell.ratio * p * (1 - p) / cell.problems, 0.0, 20.0)
-        seed_sd = slope if cell.ratio else 0.0
+        wanted = cell.ratio * p * (1 - p) / cell.problems
+        seed_sd = root(lambda x, at=level: seed_variance(at, x) - wanted, 0.0, 20.0) if cell.ratio else 0.0
     return World(level, seed_sd)
 
 
 def seed_variance(level: float, seed_sd: float) -> float:
     """Variance over seeds of a seed's true accuracy."""
-    means = np.array([expected(level + seed_sd * u, DIFFICULTY_SD) for u in NODES])
     share = WEIGHTS / WEIGHTS.sum()
+    means = logistic(level + seed_sd * NODES[:, None] + DIFFICULTY_SD * NODES[None, :]) @ share
     return float(share @ means**2 - (share @ means) ** 2)
 
 
-def root(function: "callable", low: float, high: float) -> float:
+def root(function: Callable[[float], float], low: float, high: float) -> float:
     """Where a rising function crosses zero, by bisection."""
     for _ in range(60):
         middle = (low + high) / 2
