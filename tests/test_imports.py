@@ -57,7 +57,9 @@ def _processor_seconds(command: list[str]) -> float:
     return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
 
-@pytest.mark.parametrize("module", ["compare", "stats", "tables", "rundir", "recipe", "records", "replay", "metrics"])
+@pytest.mark.parametrize(
+    "module", ["compare", "stats", "tables", "plots", "coverage", "rundir", "recipe", "records", "replay", "metrics"]
+)
 def test_what_reads_runs_needs_no_heavy_package(module):
     assert not loaded_by(f"import esctl.{module}") & set(HEAVY)
 
