@@ -74,9 +74,9 @@ def expected(level: float, sd: float) -> float:
 def world(p: float, cell: Cell) -> World:
     """The row with accuracy p whose seeds spread as the cell asks."""
     seed_sd, level = 0.0, 0.0
+    wanted = cell.ratio * p * (1 - p) / cell.problems
     for _ in range(8 if cell.ratio else 1):  # both depend on each other
         level = root(lambda x, sd=seed_sd: expected(x, np.hypot(DIFFICULTY_SD, sd)) - p, -30.0, 30.0)
-        wanted = cell.ratio * p * (1 - p) / cell.problems
         seed_sd = root(lambda x, at=level: seed_variance(at, x) - wanted, 0.0, 20.0) if cell.ratio else 0.0
     return World(level, seed_sd)
 
