@@ -2,7 +2,6 @@
 
 import copy
 import math
-import warnings
 from collections import defaultdict
 from types import SimpleNamespace
 
@@ -11,6 +10,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from esctl.baselines.grpo_trainer import quiet_trl
 from esctl.baselines.losses import gae, k3, policy_loss, rate, token_rewards, value_loss, whitened
 from esctl.baselines.ppo_trainer import PPOTrainer
 from esctl.baselines.tokens import Critic, Rollout, padded, said
@@ -36,8 +36,7 @@ def random_batch(seed: int = 0) -> dict[str, torch.Tensor]:
 def trl_bnpo(batch: dict[str, torch.Tensor], logps: torch.Tensor, clip: float) -> torch.Tensor:
     """TRL's own loss function on these tensors, its model and logger replaced by what they would return."""
     pytest.importorskip("trl", reason="TRL is not installed")
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # TRL warns of a vLLM that is newer than it knows
+    with quiet_trl():
         from trl import GRPOTrainer
     stub = SimpleNamespace(
         _get_per_token_logps_and_entropies=lambda *args, **settings: (logps, torch.zeros_like(logps), None),
