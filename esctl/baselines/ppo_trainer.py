@@ -83,7 +83,7 @@ class PPOTrainer:
 
     def load_state(self, folder: Path) -> None:
         """See `Trainer.load_state`."""
-        state = torch.load(folder / STATE, map_location=self.policy.device, weights_only=True)
+        state = torch.load(folder / STATE, map_location="cpu", weights_only=True)  # each part puts it where it belongs
         for name, part in self._parts().items():
             part.load_state_dict(state[name])
 
