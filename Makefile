@@ -9,7 +9,7 @@ export OMP_NUM_THREADS ?= 1
 export HF_HUB_OFFLINE ?= 1
 export VLLM_NO_USAGE_STATS = 1
 
-.PHONY: demo test check install lint tiny-model clean help
+.PHONY: demo reproduce-table test check install lint tiny-model clean help
 .DEFAULT_GOAL := help
 
 help:  ## this list
@@ -35,6 +35,10 @@ demo: install  ## train ES and ESSAM on the embedded model, evaluate, compare (a
 	@$(BIN)/esctl eval embedded --run $(DEMO)/base
 	@$(BIN)/esctl compare $(DEMO)
 	@echo "run directories: $(DEMO)/base $(DEMO)/es $(DEMO)/essam; read one with: $(BIN)/esctl show $(DEMO)/essam"
+
+SCALE ?= cpu
+reproduce-table: install  ## the table of methods, its controls and the report (SCALE=cpu|gpu, FULL=1, DRY=1)
+	$(BIN)/esctl reproduce $(SCALE) $(if $(FULL),--full) $(if $(DRY),--dry-run)
 
 test: install  ## every test
 	$(BIN)/python -m pytest
