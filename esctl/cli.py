@@ -39,7 +39,10 @@ RunArgument = Annotated[Path, typer.Argument(help="A run directory.", show_defau
 TargetArgument = Annotated[
     str, typer.Argument(metavar="RUN|MODEL", help="A run directory or a model.", show_default=False)
 ]
-Tasks = Annotated[str | None, typer.Option(help="One or more, by commas  [default: the run's own, else arithmetic]")]
+Tasks = Annotated[
+    str | None,
+    typer.Option(help="One or more, by commas  [default: the run's own; else gsm8k, or arithmetic for embedded]"),
+]
 Data = Annotated[str | None, typer.Option(help="Local files in place of the hub.")]
 SplitName = Annotated[str, typer.Option(help="The split.")]
 FirstProblems = Annotated[int | None, typer.Option("-n", help="Only the first so many problems.")]
