@@ -169,7 +169,8 @@ def _apart(of: Kind, kinds: Sequence[Kind]) -> str:
         "mode.sigma": "σ = ",
     }
     unlike = [f"{name}{dict(of)[field]}" for field, name in names.items() if len({dict(k)[field] for k in kinds}) > 1]
-    return f" ({', '.join(unlike)})" if unlike else ""
+    told = [text for text in unlike if text not in ("σ = 0", "top-p 1")]
+    return f" ({', '.join(told)})" if told else ""
 
 
 def _foreign(published: Sequence[Reference], task: str) -> list[str]:

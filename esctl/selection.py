@@ -230,7 +230,7 @@ def _missing(run: Loaded, request: Request, greedy: bool) -> str:
     path = run.run.path
     of = f" of {request.task}" if request.task else ""
     what = f"no {'greedy' if greedy else 'sampled'} evaluation{of} on {request.split}"
-    if request.at is not None:
+    if request.at is not None and _pool(run, request):
         return f"{path}: {what} within {request.at:,} rollouts; evaluate an earlier generation with --step"
     return f"{path}: {what}; make one with `esctl eval {path} --split {request.split}`"
 

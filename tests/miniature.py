@@ -60,9 +60,10 @@ def sampled(right: Sequence[int], n: int, step: int = 10, temperature: float = 0
 def sharpness(drops: Sequence[float], sigmas: Sequence[float] = (0.01, 0.02), step: int = 10) -> SharpnessRecord:
     """A measurement in which noise costs `drops` at every sigma, one per direction, doubled at each further one."""
     points = [AveragePoint(s, [d * 2**i for d in drops], [d * i for d in drops]) for i, s in enumerate(sigmas)]
+    directions = [DirectionPoint(s, 0.3 * s, 0.02 * s, [0.01 * s, 0.015 * s]) for s in (1.0, 2.0)]
     return SharpnessRecord(
         TaskRecord("arithmetic", 1), "test", step, 640, SamplingRecord(0.0, 1.0, 64, 1, 0), "prompt", "test-problems",
-        "tuned", 0.7, 0.5, points, [DirectionPoint(s, 0.3 * s, 0.02 * s, [0.01 * s, 0.015 * s]) for s in (1.0, 2.0)], 16, Cost(10, 10, 10, 1.0, 1.0),
+        "tuned", 0.7, 0.5, points, directions, 16, Cost(10, 10, 10, 1.0, 1.0),
     )  # fmt: skip
 
 
