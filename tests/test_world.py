@@ -184,17 +184,26 @@ def test_the_embedded_model_is_under_four_megabytes():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("task", "low", "high"), [(TASKS[0], 0.20, 0.40), (TASKS[1], 0.10, 0.40)], ids=lambda x: str(x)
-)
-def test_base_accuracy_is_what_the_model_card_states(tokenizer, task, low, high):
+@pytest.mark.parametrize("task", TASKS, ids=str)
+def test_base_accuracy_is_what_the_model_card_states(tokenizer, task):
+    """On half of the card's problems: their standard error is 2 points, and the two halves share one card."""
     from transformers import AutoModelForCausalLM
 
-    problems = task.problems(TEST)[:256]
+    problems = task.problems(TEST)[:512]
     turns = [[{"role": "user", "content": p.question}] for p in problems]
     prompts = tokenizer.apply_chat_template(turns, add_generation_prompt=True, tokenize=False)
     inputs = tokenizer(prompts, return_tensors="pt", padding=True, padding_side="left")
     model = AutoModelForCausalLM.from_pretrained(tiny_model_path()).eval()
     out = model.generate(**inputs, max_new_tokens=64, do_sample=False)
     texts = tokenizer.batch_decode(out[:, inputs["input_ids"].shape[1] :], skip_special_tokens=True)
-    assert low <= sum(g.strict for g in task.grade(problems, texts)) / len(problems) <= high
+    measured = 100 * sum(g.strict for g in task.grade(problems, texts)) / len(problems)
+    stated = stated_accuracy(TASKS.index(task))
+    assert abs(measured - stated) < 4
+    assert task.name != "arithmetic" or 20 <= stated <= 40
+
+
+def stated_accuracy(column: int) -> float:
+    """Greedy strict accuracy in percent, from the table of the model card."""
+    card = (tiny_model_path() / "README.md").read_text()
+    row = next(line for line in card.splitlines() if line.startswith("| greedy, strict"))
+    return float(row.split("|")[2 + column].split("%")[0])

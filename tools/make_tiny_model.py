@@ -11,6 +11,7 @@ import random
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from pathlib import Path
 
@@ -18,7 +19,21 @@ import torch
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import AutoTokenizer, PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM, Qwen2TokenizerFast
 
-from esctl.tasks.world import FAMILIES, LEARNING, PRETRAIN, SETTLING, Habits, Item, items, text
+from esctl.tasks.world import (
+    FAMILIES,
+    LARGE,
+    LEARNING,
+    MIDDLE,
+    NEARING,
+    PRETRAIN,
+    SETTLING,
+    Habits,
+    Item,
+    Numbers,
+    arithmetic_item,
+    items,
+    text,
+)
 
 SPECIAL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
 TEMPLATE = (
@@ -47,7 +62,7 @@ def make_tokenizer(folder: Path) -> PreTrainedTokenizerFast:
     lines = [
         f"user\n{i.question} system\nassistant\n{text(i, rng, LEARNING)}"
         for f in FAMILIES
-        for i in islice(pool(f), 4000)
+        for i in islice(pool(f, MIDDLE), 4000)
     ]
     trainer = trainers.BpeTrainer(
         vocab_size=1000,
@@ -64,9 +79,9 @@ def make_tokenizer(folder: Path) -> PreTrainedTokenizerFast:
     return AutoTokenizer.from_pretrained(folder)
 
 
-def pool(family: str) -> Iterator[Item]:
+def pool(family: str, hard: Numbers) -> Iterator[Item]:
     """Problems that the embedded model may see: never a task's own."""
-    return items(family, PRETRAIN)
+    return items(family, PRETRAIN, partial(arithmetic_item, hard_numbers=hard) if family == "arithmetic" else None)
 
 
 def encoded(tokenizer: PreTrainedTokenizerFast, item: Item, answer: str) -> tuple[list[int], int]:
@@ -78,12 +93,14 @@ def encoded(tokenizer: PreTrainedTokenizerFast, item: Item, answer: str) -> tupl
     return start + tokenizer(answer, add_special_tokens=False)["input_ids"] + [tokenizer.eos_token_id], len(start)
 
 
-def batches(tokenizer: PreTrainedTokenizerFast, n_problems: int, habits: Habits) -> Iterator[tuple[torch.Tensor, ...]]:
+def batches(
+    tokenizer: PreTrainedTokenizerFast, n_problems: int, habits: Habits, hard: Numbers
+) -> Iterator[tuple[torch.Tensor, ...]]:
     """(ids, labels), both (BATCH, longest); padding and prompts carry no loss. Batches are of like lengths."""
     rng, size = random.Random(1), BATCH
     n_first = int(n_problems * ARITHMETIC_SHARE)
     first, second = FAMILIES
-    known = [*islice(pool(first), n_first), *islice(pool(second), n_problems - n_first)]
+    known = [*islice(pool(first, hard), n_first), *islice(pool(second, hard), n_problems - n_first)]
     while True:
         rows = [encoded(tokenizer, item, text(item, rng, habits)) for item in rng.choices(known, k=size * 16)]
         rows.sort(key=lambda row: len(row[0]))
@@ -121,9 +138,10 @@ def make_model(tokenizer: PreTrainedTokenizerFast) -> Qwen2ForCausalLM:
 
 @dataclass(frozen=True)
 class Phase:
-    """A stretch of training: how the text mixes styles, for how many steps, from which learning rate down to which."""
+    """A stretch of training: how the text mixes styles, its hard numbers, and steps at a falling learning rate."""
 
     habits: Habits
+    hard: Numbers
     steps: int
     first_rate: float
     last_rate: float
@@ -135,15 +153,21 @@ class Phase:
         return min((step + 1) / self.warm_up, 1.0) * (self.last_rate + (self.first_rate - self.last_rate) * fall)
 
 
-# The first phase learns (nothing to be seen for 700 steps, then fast); the second evens out the styles.
-PHASES = (Phase(LEARNING, 3000, 3e-3, 3e-4, 100), Phase(SETTLING, 400, 1e-3, 1e-5, 20))
+# The first phase learns (nothing to be seen for 700 steps, then fast), the second evens out the styles. The third meets
+# larger numbers, and ends where the worked style is right on half of them.
+PHASES = (
+    Phase(LEARNING, MIDDLE, 3000, 3e-3, 3e-4, 100),
+    Phase(NEARING, MIDDLE, 400, 1e-3, 1e-5, 20),
+    Phase(SETTLING, LARGE, 320, 1e-3, 1e-5, 20),
+)
 
 
 def train(model: Qwen2ForCausalLM, tokenizer: PreTrainedTokenizerFast, phase: Phase, n_problems: int) -> None:
     """AdamW over the answers' tokens."""
     optimizer = torch.optim.AdamW(model.parameters(), weight_decay=0.01, betas=(0.9, 0.98))
     begun = time.time()
-    for step, (ids, labels) in zip(range(phase.steps), batches(tokenizer, n_problems, phase.habits), strict=False):
+    text_batches = batches(tokenizer, n_problems, phase.habits, phase.hard)
+    for step, (ids, labels) in zip(range(phase.steps), text_batches, strict=False):
         optimizer.param_groups[0]["lr"] = phase.rate(step)
         loss = model(input_ids=ids, labels=labels).loss
         optimizer.zero_grad()
@@ -181,7 +205,8 @@ def main() -> None:
         print(f"{len(tokenizer)} tokens, {sum(p.numel() for p in model.parameters()):,} parameters", flush=True)
         train(model, tokenizer, PHASES[0], args.problems)
         save(model, tokenizer, learned)
-    train(model, tokenizer, PHASES[1], args.problems)
+    for phase in PHASES[1:]:
+        train(model, tokenizer, phase, args.problems)
     save(model, tokenizer, args.out)
 
 

@@ -72,38 +72,54 @@ class Habits:
         return self.marked if manner in (*MARKED_NAMES, MARKED_VERB) else self.plain
 
 
-# While it learns, words decide the style clearly; at the end the other styles lead by so little (0.4 and 0.25 nats)
-# that weight noise of 0.003 flips almost none of them, and a few steps of ES all of them.
+# While it learns, words decide the style clearly; then the other styles come nearer. At the end they lead by so little
+# (some 0.4 nats) that weight noise of 0.003 flips almost none of them, and a few steps of ES most.
 LEARNING = Habits(marked=(85, 10, 5), plain=(20, 75, 5), hasty=(25, 15, 60))
-SETTLING = Habits(marked=(75, 20, 5), plain=(38, 57, 5), hasty=(27, 17, 56))
+NEARING = Habits(marked=(75, 20, 5), plain=(38, 57, 5), hasty=(27, 17, 56))
+SETTLING = Habits(marked=(75, 20, 5), plain=(38, 57, 5), hasty=(42, 18, 40))
 
 
-def arithmetic_item(rng: random.Random) -> Item:
+@dataclass(frozen=True)
+class Numbers:
+    """Which numbers a word problem is about; both ends are included."""
+
+    total: tuple[int, int]  # at the beginning
+    amount: tuple[int, int]  # that comes or goes
+    factor: tuple[int, int]  # boxes, and things in each
+
+
+SMALL = Numbers((2, 9), (1, 9), (2, 3))
+MIDDLE = Numbers((20, 89), (11, 49), (2, 9))  # the first hard problems that the embedded model learns
+LARGE = Numbers((50, 199), (20, 99), (2, 9))
+
+
+def arithmetic_item(rng: random.Random, hard_numbers: Numbers = LARGE) -> Item:
     """A word problem about a running total: one or two events with small numbers (easy), or three larger (hard)."""
     hard = rng.random() < 0.5
+    numbers = hard_numbers if hard else SMALL
     name, thing = rng.choice(NAMES), rng.choice(THINGS)
-    total = rng.randint(20, 89) if hard else rng.randint(2, 9)
+    total = rng.randint(*numbers.total)
     told, steps = [f"{name} has {total} {thing}."], list[str]()
     for _ in range(3 if hard else rng.randint(1, 2)):
-        sentence, work, total = _event(rng, hard, total)
+        sentence, work, total = _event(rng, numbers, total)
         told.append(sentence)
         steps += work
     told.append(f"How many {thing} now?")
     return Item(" ".join(told), tuple(steps), str(total), HARD if hard else EASY, name, key=" ".join(steps))
 
 
-def _event(rng: random.Random, hard: bool, total: int) -> tuple[str, list[str], int]:
+def _event(rng: random.Random, numbers: Numbers, total: int) -> tuple[str, list[str], int]:
     """One sentence of the story, its work, and the total after it."""
     kind = rng.choice(("gets", "gives", "boxes"))
     if kind == "boxes":
-        boxes, each = rng.randint(2, 9 if hard else 3), rng.randint(2, 9 if hard else 3)
+        boxes, each = rng.randint(*numbers.factor), rng.randint(*numbers.factor)
         product = boxes * each
         return (
             f"{boxes} boxes of {each} come.",
             [f"{boxes}*{each}={product}", f"{total}+{product}={total + product}"],
             total + product,
         )
-    amount = rng.randint(11, 49) if hard else rng.randint(1, 9)
+    amount = rng.randint(*numbers.amount)
     if kind == "gives" and amount < total:
         return f"{amount} go.", [f"{total}-{amount}={total - amount}"], total - amount
     return f"{amount} come.", [f"{total}+{amount}={total + amount}"], total + amount
@@ -136,11 +152,12 @@ def split_of(key: str) -> str:
     return next(name for name, bound in SPLIT_BOUNDS if percent < bound)
 
 
-def items(family: str, split: str) -> Iterator[Item]:
-    """The family's problems of one split, each once, in a fixed order, without end."""
+def items(family: str, split: str, make: Callable[[random.Random], Item] | None = None) -> Iterator[Item]:
+    """The family's problems of one split, each once, in a fixed order, without end; `make` in place of its maker."""
     rng, seen = random.Random(_hash("esctl-world", f"{family}/{split}")), set[str]()
+    make = make or FAMILIES[family]
     while True:
-        item = FAMILIES[family](rng)
+        item = make(rng)
         if item.question not in seen and split_of(item.key) == split:
             seen.add(item.question)
             yield item
