@@ -187,7 +187,14 @@ class Recipe(Section):
         return self.method
 
 
-DEFAULT_LABELS = {"es": "ES", "essam": "ESSAM", "essam-f": "ESSAM-F", "grpo": "GRPO", "ppo": "PPO"}
+DEFAULT_LABELS = {
+    "es": "ES",
+    "essam": "ESSAM",
+    "essam-f": "ESSAM-F",
+    "grpo": "GRPO",
+    "ppo": "PPO",
+    "external": "external",
+}
 
 
 def load_recipe(source: str | None, overrides: Mapping[str, Plain], sets: Sequence[str] = ()) -> Recipe:

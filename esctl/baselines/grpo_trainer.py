@@ -5,6 +5,7 @@ would draw at random or keep in files of its own is decided or kept here, so tha
 """
 
 import importlib.util
+import logging
 import math
 import os
 import tempfile
@@ -144,6 +145,7 @@ def quiet_trl() -> Iterator[None]:
     """Hold back what TRL says, while it starts, of its hooks, and of the vLLM that it finds and is not to use."""
     with process_kept(), warnings.catch_warnings():
         os.environ.update({"TRL_EXPERIMENTAL_SILENCE": "1", "VLLM_LOGGING_LEVEL": "ERROR"})
+        logging.getLogger("vllm").setLevel(logging.ERROR)
         warnings.simplefilter("ignore")
         yield
 
