@@ -151,7 +151,7 @@ def test_samplings_that_all_runs_share_have_columns_of_their_own(tmp_path):
     runs += [write_run(tmp_path / "b", evaluation([1, 1]), hot, method="essam")]
     assert compare(runs, 1).columns == ("pass@1",)
     assert compare(runs, 1).rows[0].pass_at["pass@1"].value == pytest.approx(5 / 16)
-    assert compare(runs[:1], 1).columns == ("pass@1 (T = 0.6, top-p 0.95)", "pass@1 (T = 1, top-p 0.95)")
+    assert compare(runs[:1], 1).columns == ("pass@1 (T = 0.6)", "pass@1 (T = 1)")
 
 
 def test_sharpness_is_at_the_middle_sigma_of_the_grid_that_all_share(tmp_path):
