@@ -10,7 +10,7 @@ from typing import Self
 from esctl.assets import tiny_model_path
 from esctl.baselines.external import External
 from esctl.engines import Completion, EngineSpec
-from esctl.engines.center import Center
+from esctl.engines.center import Center, check_model
 from esctl.errors import UsageError
 from esctl.grades import Scored
 from esctl.methods import MethodConfig
@@ -63,6 +63,7 @@ class Experiment:
     def __init__(self, recipe: Recipe) -> None:
         self.recipe = recipe
         self.model = find_model(recipe.model)
+        check_model(self.model)
         self.task = open_task(task_spec(recipe))
         self.tokenizer = load_tokenizer(self.model)
         self.prompting = Prompting(**recipe.prompt.model_dump())

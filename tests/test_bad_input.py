@@ -1,6 +1,7 @@
 """A user's mistake is one line and an exit code: what is wrong, where, what to do next; and nothing is lost."""
 
 import contextlib
+import json
 import shlex
 import shutil
 import sys
@@ -355,12 +356,38 @@ PLAIN = [
 ]
 
 
+UNTRAINABLE = {
+    "moe": {"model_type": "qwen3_moe"},
+    "moe-within": {"model_type": "dbrx"},
+    "multimodal": {"model_type": "qwen2_vl"},
+    "quantised": {"model_type": "qwen2", "quantization_config": {"quant_method": "gptq", "bits": 4}},
+}
+
+
+@pytest.mark.parametrize(
+    ("model", "why"),
+    [
+        ("moe", "it is a mixture of experts (num_local_experts)"),
+        ("moe-within", "it is a mixture of experts (moe_num_experts)"),
+        ("multimodal", "it is multimodal (vision_config)"),
+        ("quantised", "its weights are quantised (quantization_config)"),
+    ],
+)
+@pytest.mark.parametrize("command", ["train --method es --model", "eval"])
+def test_a_model_that_cannot_be_trained_is_refused_by_its_config(command, model, why, stage, capsys):
+    says = f"esctl: model D/{model} cannot be trained, because {why}: use a dense text model"
+    assert refused(f"{command} D/{model}", stage, capsys) == (1, says)
+
+
 @pytest.fixture
 def stage(tmp_path):
     """A folder with an empty one, empty data, and a miniature run."""
     (tmp_path / "empty").mkdir()
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "train.jsonl").touch()
+    for name, config in UNTRAINABLE.items():
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "config.json").write_text(json.dumps(config))
     write_run(tmp_path / "mini", evaluation([1, 0]))
     return tmp_path
 

@@ -48,6 +48,7 @@ UNSUPPORTED = {
     "num_experts": "it is a mixture of experts",
     "num_local_experts": "it is a mixture of experts",
     "n_routed_experts": "it is a mixture of experts",
+    "moe_num_experts": "it is a mixture of experts",
 }
 tensor_id = lru_cache(maxsize=None)(noise.tensor_id)
 
@@ -258,9 +259,9 @@ def check_model(model: Path | str) -> tuple[Path, "PretrainedConfig"]:
         config = AutoConfig.from_pretrained(folder)
     except (OSError, ValueError) as error:
         raise EngineError(f"model {folder} has a config.json that cannot be read: {_first_line(error)}") from None
+    _check_supported(folder, config.to_dict())
     if type(config) not in MODEL_FOR_CAUSAL_LM_MAPPING or config.is_encoder_decoder:
         raise EngineError(f"model {folder} ({config.model_type}) is not a causal language model: give one that is")
-    _check_supported(folder, config.to_dict())
     return folder, config
 
 
@@ -320,6 +321,10 @@ def quiet_transformers() -> Iterator[None]:
 
 
 def _check_supported(folder: Path, config: Mapping[str, object]) -> None:
+    """Also of the configs within: some families describe their experts in a section of its own."""
+    for section in config.values():
+        if isinstance(section, dict):
+            _check_supported(folder, section)
     for key, reason in UNSUPPORTED.items():
         if config.get(key):
             raise EngineError(f"model {folder} cannot be trained, because {reason} ({key}): use a dense text model")
