@@ -17,6 +17,7 @@ import torch
 
 from esctl.engines import Completion, EngineSpec, Sampling, TokenIds
 from esctl.engines.caller import process_kept, random_states_kept, stdout_kept, use_threads
+from esctl.engines.center import canonical_shapes, check_model
 from esctl.engines.checkpoint import Checkpoint, dtype_name, grouped, serving_dtype
 from esctl.engines.rounds import each_candidate
 from esctl.errors import EngineError
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 GIB = 1 << 30
+GPU_SHARE = 0.9  # of a GPU's memory for weights, activations and KV cache together; vLLM's own number
 MAX_SEQUENCES = 256  # decoded at once; more are queued
 # The default KV budget on a CPU: this many sequences of this length, within limits; on a GPU vLLM takes what is free.
 KV_SEQUENCES, KV_LENGTH, KV_MOST = 64, 1024, 2 * GIB
@@ -229,11 +231,22 @@ def _start(spec: EngineSpec, checkpoint: Checkpoint, dtype: torch.dtype) -> "LLM
                 max_model_len=checkpoint.context,
                 max_num_seqs=MAX_SEQUENCES,
                 kv_cache_memory_bytes=_kv_bytes(spec, checkpoint, dtype),
+                gpu_memory_utilization=_gpu_share(spec) if on_gpu else GPU_SHARE,
                 worker_extension_cls="esctl.engines.vllm_worker.WorkerExtension",
                 seed=0,
             )
         except (ValueError, RuntimeError, OSError, NotImplementedError) as error:
             raise _refused(checkpoint, error) from error
+
+
+def _gpu_share(spec: EngineSpec) -> float:
+    """What vLLM may fill of a GPU: less by what the fp32 center takes beside it, unless too little would be left.
+
+    Where the center then finds no room, it stays on the host.
+    """
+    dim = sum(map(math.prod, canonical_shapes(check_model(spec.model)[1]).values()))
+    beside = 4 * dim * (2 if spec.probes else 1) / torch.cuda.get_device_properties(0).total_memory
+    return GPU_SHARE - beside if GPU_SHARE - beside > GPU_SHARE / 2 else GPU_SHARE
 
 
 def _refused(checkpoint: Checkpoint, error: Exception) -> EngineError:
