@@ -37,8 +37,8 @@ demo: install  ## train ES and ESSAM on the embedded model, evaluate, compare (a
 	@echo "run directories: $(DEMO)/base $(DEMO)/es $(DEMO)/essam; read one with: $(BIN)/esctl show $(DEMO)/essam"
 
 SCALE ?= cpu
-reproduce-table: install  ## the table of methods, its controls and the report (SCALE=cpu|gpu, FULL=1, DRY=1)
-	$(BIN)/esctl reproduce $(SCALE) $(if $(FULL),--full) $(if $(DRY),--dry-run)
+reproduce-table: install  ## the table of methods, its controls and the report (SCALE=cpu|gpu FULL=1 DRY=1 GPUS=8)
+	$(BIN)/esctl reproduce $(SCALE) $(if $(FULL),--full) $(if $(DRY),--dry-run) $(if $(GPUS),--gpus $(GPUS))
 
 test: install  ## every test
 	$(BIN)/python -m pytest

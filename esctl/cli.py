@@ -373,9 +373,12 @@ def sweep(
 def reproduce(
     table: Annotated[str, typer.Argument(help="A shipped table (cpu, gpu) or a file.")] = "cpu",
     full: Annotated[bool, typer.Option("--full", help="Add the rows and seeds of the table's `full`.")] = False,
-    jobs: Annotated[int | None, typer.Option(min=1, help="Runs side by side  [default: one per core]")] = None,
+    jobs: Annotated[
+        int | None, typer.Option(min=1, help="Runs at once  [default: one per core; 1 where models are not embedded]")
+    ] = None,
     root: Annotated[Path | None, typer.Option(help="Where all of it goes  [default: results/<table>]")] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print every run and its cost; run nothing.")] = False,
+    gpus: Annotated[int | None, typer.Option(min=1, help="With --dry-run: estimate hours on so many GPUs.")] = None,
 ) -> None:
     """Run a whole table of methods and seeds, side by side; then write tables, plots and a report. Resumable."""
     from esctl import reproduce as tables_
@@ -383,13 +386,14 @@ def reproduce(
     from esctl.sweep import failure_lines
 
     folder = root or Path("results") / Path(table).stem
-    planned = tables_.plan_table(tables_.read_table(table), folder, full)
+    definition = tables_.read_table(table)
+    planned = tables_.plan_table(definition, folder, full)
     if dry_run:
-        out("\n".join(tables_.plan_lines(planned)))
+        out("\n".join(tables_.plan_lines(definition, planned, gpus)))
         return
     console = progress()
     try:
-        at_once = jobs or os.cpu_count() or 1
+        at_once = jobs or tables_.side_by_side(definition)
         failures = tables_.run_table(planned, folder, at_once, lambda p: console.print(jobs_line(p), highlight=False))
     except KeyboardInterrupt:
         raise EsctlError("interrupted; nothing recorded is lost: the same command goes on") from None

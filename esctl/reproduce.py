@@ -4,6 +4,7 @@ A definition is a YAML file in `recipes/tables/`. Leaves one run's work to `row`
 numbers say to `compare` and `report`.
 """
 
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +20,7 @@ from esctl.groups import grouped
 from esctl.jobs import Failure, Job, Progress, run_jobs
 from esctl.plan import rollouts_planned
 from esctl.plots import draw
-from esctl.recipe import Count, Plain, Recipe, Section, dump_recipe, load_recipe, recipes_root
+from esctl.recipe import EMBEDDED, Count, Plain, Recipe, Section, dump_recipe, load_recipe, recipes_root
 from esctl.report import Evidence, report
 from esctl.row import MARK, PassK, RowJob, Sharpness
 from esctl.rundir import RunDir, adapter, write_atomic
@@ -29,6 +30,13 @@ from esctl.sweep import file_name
 Measure = Literal["passk", "sharpness"]
 # A step on gradients costs about as much time as so many rollouts of the same samples, beside the rollouts themselves.
 TRAINING_WORK = 3.0
+# What a GPU is taken to do when hours are reckoned: an assumption, to be replaced by what yours does.
+PEAK_RATE, FLOPS = 30_000, 1e14  # generated tokens per second at most; floating-point operations per second
+SHARPNESS_CANDIDATES, TEST_PROBLEMS = 70, 2000  # about
+BASE = "base"
+# Per weight, beside activations and KV cache, bf16 served: ES on the GPU 2, its fp32 center on the host 4, a second for
+# the probe 4; RL in fp32: weights, gradients, two moments, the frozen reference; PPO's critic as much as its policy.
+BYTES = {BASE: 2, "es": 6, "essam": 10, "essam-f": 10, "grpo": 20, "ppo": 36}
 
 
 class RowSection(Section):
@@ -52,7 +60,7 @@ class FullSection(Section):
 class TableSection(Section):
     """A table's definition."""
 
-    models: tuple[str, ...]
+    models: dict[str, Count]  # and their number of weights, so that a plan needs no model
     seeds: Count
     passk: PassK
     sharpness: Sharpness
@@ -75,13 +83,17 @@ class Planned:
         return mark.is_file() and mark.read_bytes() == adapter(RowJob).dump_json(self.job)
 
     @property
+    def measuring(self) -> int:
+        """Rollouts of what is measured after training."""
+        passk, sharp = self.job.passk, self.job.sharpness
+        sampled = passk.samples * passk.problems if passk else 0
+        return sampled + (SHARPNESS_CANDIDATES * sharp.problems if sharp else 0) + TEST_PROBLEMS
+
+    @property
     def work(self) -> float:
         """Rollouts, in the time that one takes: what the order of runs and the time left are reckoned by."""
         trained = 0 if self.job.base else rollouts_planned(self.recipe)
-        passk = self.job.passk.samples * self.job.passk.problems if self.job.passk else 0
-        candidates = 100 if self.job.sharpness else 0
-        sharpness = candidates * self.job.sharpness.problems if self.job.sharpness else 0
-        return trained * (1.0 if self.recipe.baseline is None else 1.0 + TRAINING_WORK) + passk + sharpness + 2048
+        return trained * (1.0 if self.recipe.baseline is None else 1.0 + TRAINING_WORK) + self.measuring
 
 
 def read_table(name: str) -> TableSection:
@@ -126,6 +138,11 @@ def _planned(table: TableSection, row: RowSection, model: str, seed: int, root: 
         sharpness=table.sharpness if "sharpness" in row.measure else None,
     )
     return Planned(name, recipe, job)
+
+
+def side_by_side(table: TableSection) -> int:
+    """Runs at once: one per core for the embedded model, which needs no more; one alone for models that fill a device."""
+    return (os.cpu_count() or 1) if set(table.models) == {EMBEDDED} else 1
 
 
 def run_table(
@@ -177,15 +194,46 @@ def _written(root: Path, table: Comparison, others: Sequence[Comparison], answer
     return [root / name for name in texts]
 
 
-def plan_lines(planned: Sequence[Planned]) -> list[str]:
-    """One line per run: what it is, its training rollouts, what is measured, and whether it is done."""
-    return [_plan_line(p) for p in planned]
+def plan_lines(table: TableSection, planned: Sequence[Planned], gpus: int | None = None) -> list[str]:
+    """One line per run with its cost, then the sum; hours only for a number of GPUs, by an assumed rate."""
+    costs = [_cost(table, p, gpus) for p in planned]
+    lines = [_plan_line(p, c) for p, c in zip(planned, costs, strict=True)]
+    total = f"{len(planned)} runs, {sum(c.rollouts for c in costs):,} training rollouts"
+    if gpus:
+        hours = sum(c.hours or 0.0 for c in costs)
+        total += (
+            f", some {hours:,.0f} h on {gpus} GPU{'s' if gpus > 1 else ''}, if each generates {PEAK_RATE:,} tokens/s or"
+            f" reaches {FLOPS:.0e} FLOP/s, whichever is less, and every completion is as long as it may be"
+        )
+    return [*lines, total]
 
 
-def _plan_line(p: Planned) -> str:
+@dataclass(frozen=True)
+class _Cost:
+    rollouts: int  # of training
+    tokens: int  # generated, training and measuring, at most
+    bytes: int  # held in training beside activations and KV cache
+    hours: float | None
+
+
+def _cost(table: TableSection, p: Planned, gpus: int | None) -> _Cost:
+    dim, kind = table.models[p.recipe.model], BASE if p.job.base else p.recipe.kind
+    rollouts = 0 if p.job.base else rollouts_planned(p.recipe)
+    measured = p.measuring
+    tokens = (rollouts + measured) * p.recipe.sampling.max_tokens
+    rate = min(PEAK_RATE, FLOPS / (2 * dim))
+    # 6 FLOPs per weight and token for a step on gradients, beside the 2 of generating it.
+    steps = rollouts * p.recipe.sampling.max_tokens * 6 * dim / FLOPS if p.recipe.baseline and not p.job.base else 0.0
+    hours = (tokens / rate + steps) / 3600 / gpus if gpus else None
+    return _Cost(rollouts, tokens, BYTES[kind] * dim, hours)
+
+
+def _plan_line(p: Planned, cost: _Cost) -> str:
     more = {"pass@k": p.job.passk, "sharpness": p.job.sharpness}
     measured = ", ".join(["greedy", *(name for name, asked in more.items() if asked), *p.job.also])
-    rollouts = 0 if p.job.base else rollouts_planned(p.recipe)
-    tokens = rollouts * p.recipe.sampling.max_tokens
+    hours = "" if cost.hours is None else f"{cost.hours:>8,.1f} h, "
     state = "done" if p.done else "to do"
-    return f"{p.name:36} {rollouts:>12,} rollouts, at most {tokens:>16,} tokens; {measured} [{state}]"
+    return (
+        f"{p.name:40} {cost.rollouts:>12,} rollouts, at most {cost.tokens:>16,} tokens,"
+        f" {cost.bytes / 2**30:>8.2f} GiB, {hours}{measured} [{state}]"
+    )
