@@ -141,7 +141,7 @@ def _planned(table: TableSection, row: RowSection, model: str, seed: int, root: 
 
 
 def side_by_side(table: TableSection) -> int:
-    """Runs at once: one per core for the embedded model, which needs no more; one alone for models that fill a device."""
+    """Runs at once: one per core for the embedded model; one alone for models that fill a device."""
     return (os.cpu_count() or 1) if set(table.models) == {EMBEDDED} else 1
 
 
