@@ -93,6 +93,16 @@ def test_gain_is_against_the_base_that_the_run_started_from(tmp_path):
     assert rows[2].p_value == mcnemar(NINE, SEVEN)
 
 
+def test_a_gain_does_not_depend_on_the_order_of_rows(tmp_path):
+    base = write_base(tmp_path / "base", evaluation([1] * 8 + [0] * 12, step=0))
+    run = write_run(tmp_path / "run", evaluation([0, 0] + [1] * 14 + [0] * 4))
+    after, before = compare([base, run]).rows[1], compare([run, base]).rows[0]
+    assert (after.progressions, after.regressions) == (before.progressions, before.regressions) == (8, 2)
+    one, other = after.gain, before.gain
+    assert other.low < other.value < other.high
+    assert (one.value, one.low, one.high) == pytest.approx((other.value, other.low, other.high), abs=0.05)
+
+
 def test_without_its_base_a_row_claims_no_gain_and_says_so(tmp_path):
     found = compare([write_run(tmp_path / "run", evaluation(NINE))])
     assert (found.rows[0].gain, found.rows[0].p_value) == (None, None)
