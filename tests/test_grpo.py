@@ -1,0 +1,277 @@
+"""Laws of GRPO: TRL trains on what ES would see, every setting reaches it, and a run is a function of its recipe."""
+
+import os
+import signal
+import subprocess
+import sys
+from dataclasses import fields, replace
+from pathlib import Path
+
+import pytest
+
+from esctl.baselines.grpo import GRPO
+from esctl.batches import batch
+from esctl.errors import UsageError
+from esctl.experiment import Experiment
+from esctl.recipe import Recipe, load_recipe
+from esctl.rundir import RunDir
+
+pytest.importorskip("trl", reason="TRL is not installed: pip install 'esctl-lm[rl]'")
+
+SMALL = (
+    "generations=3", "prompts=4", "method.samples=4", "method.microbatch=8", "sampling.max_tokens=24",
+    "eval.every=3", "eval.n=8", "eval.final=null", "checkpoint_every=1",
+)  # fmt: skip
+
+
+def small(*sets: str) -> Recipe:
+    return load_recipe("arithmetic/grpo", {}, [*SMALL, *sets])
+
+
+def opened(*sets: str) -> Experiment:
+    experiment = Experiment(small(*sets))
+    experiment.check_training()
+    return experiment
+
+
+def command(run: Path, *more: str) -> list[str]:
+    sets = [item for s in SMALL for item in ("--set", s)]
+    return [sys.executable, "-m", "esctl", "train", "--recipe", "arithmetic/grpo", "--run", str(run), *sets, *more]
+
+
+def train(run: Path, *more: str, fault: str = "") -> subprocess.CompletedProcess[str]:
+    environment = os.environ | ({"ESCTL_FAULT": fault} if fault else {})
+    return subprocess.run(command(run, *more), capture_output=True, text=True, env=environment, timeout=300)
+
+
+def outcome(run: Path) -> tuple[object, ...]:
+    """Final bits, metrics, samples and evaluations, without times."""
+    directory = RunDir(run)
+    metrics = [{k: v for k, v in m.items() if not k.startswith("time/")} for m in directory.read_metrics()]
+    evals = [(e.step, e.rollouts_spent, e.problems, e.weights_sha256) for e in directory.read_evals()]
+    samples = [p.read_bytes() for p in sorted(directory.samples.glob("*.jsonl"))]
+    return metrics, evals, samples, (run / "weights/model.safetensors").read_bytes()
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory) -> Path:
+    """A run of three steps that nothing disturbed."""
+    run = tmp_path_factory.mktemp("grpo") / "run"
+    done = train(run)
+    assert done.returncode == 0, done.stderr
+    assert all(line.startswith("GRPO s0") for line in done.stderr.splitlines()), done.stderr  # TRL is silent
+    return run
+
+
+@pytest.mark.slow
+def test_three_steps_make_a_run_like_that_of_es(whole):
+    from transformers import AutoModelForCausalLM
+
+    run = RunDir(whole)
+    record, metrics = run.read_record(), run.read_metrics()
+    assert (record.status, record.method, record.generation, record.kept_generation) == ("finished", "grpo", 3, 3)
+    assert record.train.rollouts == 3 * 4 * 4
+    assert record.train.flops == pytest.approx(
+        8 * record.dim * (record.train.prompt_tokens + record.train.generated_tokens)
+    )
+    wanted = {"reward/mean", "accuracy/strict", "format/rate", "policy/entropy", "policy/clip_share", "length/mean"}
+    assert wanted < metrics[0].keys()
+    assert [m["policy/lr"] for m in metrics] == [small().method.lr] * 3
+    assert metrics[0]["policy/grad_norm"] > 0
+    AutoModelForCausalLM.from_pretrained(run.weights)
+    assert "trl" in record.versions
+    assert "rollouts: the policy itself" in record.engine
+
+
+@pytest.mark.slow
+def test_equal_seeds_give_equal_runs_and_a_kill_changes_nothing(whole, tmp_path):
+    run = tmp_path / "run"
+    died = train(run, fault="mid-checkpoint:2")
+    assert died.returncode == -signal.SIGKILL, died.stderr
+    finished = train(run, "--resume")
+    assert finished.returncode == 0, finished.stderr
+    assert outcome(run) == outcome(whole)
+
+
+@pytest.fixture(scope="module")
+def experiment() -> Experiment:
+    return opened()
+
+
+# Another value of each setting, and what of TRL's arguments it changes; an optimizer's settings go to the optimizer.
+REACHES = {
+    "samples": (8, "num_generations"),
+    "epochs": (2, "num_iterations"),
+    "minibatch": (8, "gradient_accumulation_steps"),
+    "microbatch": (4, "per_device_train_batch_size"),
+    "loss_type": ("dr_grpo", "loss_type"),
+    "scale_rewards": ("none", "scale_rewards"),
+    "clip": (0.1, "epsilon"),
+    "clip_high": (0.28, "epsilon_high"),
+    "kl": (0.01, "beta"),
+    "max_grad_norm": (0.5, "max_grad_norm"),
+    "precision": ("bfloat16", "bf16"),
+    "gradient_checkpointing": (True, "gradient_checkpointing"),
+}
+OPTIMIZER = {"lr", "warmup", "decay", "adam_beta1", "adam_beta2", "adam_epsilon", "weight_decay"}
+
+
+def test_every_setting_reaches_trl_or_the_optimizer(experiment, tmp_path):
+    from esctl.baselines.grpo_trainer import arguments, quiet_trl
+
+    assert {f.name for f in fields(GRPO)} == REACHES.keys() | OPTIMIZER
+    config = experiment.recipe.method
+    with quiet_trl():
+        before = arguments(experiment, config, 0, str(tmp_path)).to_dict()
+        for name, (value, theirs) in REACHES.items():
+            after = arguments(experiment, replace(config, **{name: value}), 0, str(tmp_path)).to_dict()
+            assert after[theirs] != before[theirs], name
+    assert (before["temperature"], before["max_completion_length"], before["top_p"]) == (1.0, 24, 1.0)
+    assert (before["max_steps"], before["steps_per_generation"], before["gradient_accumulation_steps"]) == (3, 2, 2)
+
+
+def test_optimizer_and_schedule_are_the_recipes():
+    from esctl.baselines.grpo_trainer import GRPOTrainer, Hook, quiet_trl
+
+    experiment = opened(
+        "method.lr=0.01", "method.warmup=2", "method.decay=4", "method.adam_beta1=0.8", "method.adam_beta2=0.9",
+        "method.adam_epsilon=0.001", "method.weight_decay=0.5",
+    )  # fmt: skip
+    trainer = GRPOTrainer(experiment, experiment.recipe.method)
+    [group] = trainer._optimizer.param_groups
+    assert (group["lr"], group["betas"], group["eps"], group["weight_decay"]) == (0.01, (0.8, 0.9), 0.001, 0.5)
+    for done, rates in ((0, [0.005, 0.01, 0.01]), (2, [0.01])):  # also where a resumed run begins
+        with quiet_trl():
+            schedule = trainer._trainer(done, Hook(trainer, done, lambda step: None), "unused").lr_scheduler
+        assert [0.01 * schedule.lr_lambdas[0](k) for k in range(3 - done)] == pytest.approx(rates)
+
+
+@pytest.fixture(scope="module")
+def seen(experiment) -> tuple[list[dict[str, object]], list[object]]:
+    """What TRL made of the rollouts of each step, and what was recorded of them."""
+    import trl
+
+    from esctl.baselines.grpo_trainer import GRPOTrainer, quiet_trl
+
+    batches, steps = [], []
+    with quiet_trl():
+        original = trl.GRPOTrainer._generate_and_score_completions
+
+    def spy(self, inputs):
+        batches.append(original(self, inputs))
+        return batches[-1]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(trl.GRPOTrainer, "_generate_and_score_completions", spy)
+        GRPOTrainer(experiment, experiment.recipe.method).train(0, steps.append)
+    return batches, steps
+
+
+@pytest.mark.slow
+def test_trl_trains_on_the_prompts_of_es_token_for_token(seen, experiment):
+    batches, _ = seen
+    prompts = experiment.split("train").prompts
+    for step, made in enumerate(batches):
+        rows = zip(made["prompt_ids"].tolist(), made["prompt_mask"].tolist(), strict=True)
+        trained = [tuple(t for t, here in zip(*row, strict=True) if here) for row in rows]
+        places = batch(experiment.recipe.seed, step, 4, range(len(prompts)))
+        assert trained == [prompts[place].token_ids for place in places for _ in range(4)]
+        bos = experiment.tokenizer.bos_token_id
+        assert all(ids.count(bos) <= 1 for ids in trained)
+
+
+@pytest.mark.slow
+def test_advantages_are_of_the_rewards_that_es_would_give(seen, experiment):
+    import torch
+
+    for made, step in zip(*seen, strict=True):
+        for completions, problem in zip(step.scored, step.chosen.problems, strict=True):
+            again = experiment.score([problem] * 4, [s.completion for s in completions])
+            assert [s.reward for s in again] == [s.reward for s in completions]
+        rewards = torch.tensor([[s.reward for s in own] for own in step.scored])
+        centred = rewards - rewards.mean(1, keepdim=True)
+        wanted = centred / (rewards.std(1, keepdim=True) + 1e-4)
+        assert torch.allclose(made["advantages"], wanted.reshape(-1), atol=1e-6)
+        flat = [len({s.reward for s in own}) == 1 for own in step.scored]
+        assert all(not row.any() for row, equal in zip(made["advantages"].reshape(4, 4), flat, strict=True) if equal)
+
+
+@pytest.mark.slow
+def test_each_sample_is_drawn_from_its_own_seed_alone(seen, experiment):
+    """The first sample of a problem is the same rollout where fewer are drawn."""
+    from esctl.baselines.grpo_trainer import GRPOTrainer
+    from esctl.baselines.rollouts import draw
+
+    trainer = GRPOTrainer(experiment, experiment.recipe.method)
+    _, fewer = draw(experiment, trainer.engine, experiment.split("train"), 0, 2)
+    texts = [[s.completion.text for s in own] for own in fewer]
+    assert texts == [[s.completion.text for s in own[:2]] for own in seen[1][0].scored]
+
+
+@pytest.mark.slow
+def test_bytes_on_live_tensors_are_the_formula():
+    from esctl.baselines.grpo_trainer import GRPOTrainer
+    from esctl.memory import Setting, architecture, footprint
+
+    experiment = opened("generations=1", "method.kl=0.01")
+    trainer = GRPOTrainer(experiment, experiment.recipe.method)
+    trainer.train(0, lambda step: None)
+    held, formula = trainer.tensor_bytes(), footprint("grpo", architecture("embedded"), Setting("fp32")).purposes
+    steps = 4 * len(list(trainer.policy.parameters()))  # AdamW counts them, one fp32 number per tensor
+    assert held["policy"] == formula["weights"]
+    assert held["gradients"] == formula["gradients"]
+    assert held["optimizer"] - steps == formula["optimizer"]
+    assert held["reference"] == formula["reference"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "sets",
+    [
+        ("method.loss_type=dr_grpo", "method.scale_rewards=none"),
+        ("method.epochs=2", "method.minibatch=8"),
+        ("method.gradient_checkpointing=true",),
+        ("method.precision=bfloat16", "method.kl=0.01"),
+    ],
+)
+def test_variants_train(sets):
+    from esctl.baselines.grpo_trainer import GRPOTrainer
+
+    experiment, steps = opened("generations=1", *sets), []
+    trainer = GRPOTrainer(experiment, experiment.recipe.method)
+    before = trainer.engine.center_sha256()
+    trainer.train(0, steps.append)
+    assert trainer.engine.center_sha256() != before
+    assert steps[0].own["policy/grad_norm"] > 0
+    if experiment.recipe.method.kl:
+        assert steps[0].own["drift/norm"] > 0
+
+
+def test_without_trl_one_line_says_what_to_install(monkeypatch, experiment):
+    from esctl.baselines.grpo_trainer import check_here
+
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(UsageError, match=r"pip install 'esctl-lm\[rl\]'"):
+        check_here(experiment, experiment.recipe.method)
+
+
+@pytest.mark.parametrize(
+    ("sets", "says"),
+    [
+        ("method.minibatch=7", "method.minibatch: 7 does not divide the 16 rollouts of a step"),
+        ("method.microbatch=3", "method.microbatch: 3 does not divide minibatches of 16 rollouts"),
+    ],
+)
+def test_batches_that_do_not_divide_are_refused_before_a_model_is_loaded(sets, says):
+    from esctl.baselines.grpo_trainer import check_here
+
+    recipe = small(sets)
+    with pytest.raises(UsageError) as error:
+        check_here(Experiment(recipe), recipe.method)
+    assert str(error.value) == says
+
+
+@pytest.mark.parametrize("field", [{"samples": 1}, {"lr": 0.0}, {"clip_high": 0.1}, {"kl": -1.0}, {"epochs": 0}])
+def test_settings_without_meaning_are_refused(field):
+    with pytest.raises(ValueError, match=f"^{next(iter(field))}: "):
+        GRPO(**field)
