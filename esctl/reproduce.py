@@ -4,6 +4,7 @@ A definition is a YAML file in `recipes/tables/`. Leaves one run's work to `row`
 numbers say to `compare` and `report`.
 """
 
+import hashlib
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -44,7 +45,7 @@ class RowSection(Section):
 
     label: str
     recipe: str
-    set: dict[str, bool | int | float | str] = Field(default_factory=dict)
+    set: dict[str, bool | int | float | str | None] = Field(default_factory=dict)
     base: bool = False
     measure: tuple[Measure, ...] = ()
 
@@ -131,6 +132,7 @@ def _planned(table: TableSection, row: RowSection, model: str, seed: int, root: 
     name = file_name(f"{label}-{recipe.task.name}" + ("" if row.base else f"-s{seed}"))
     job = RowJob(
         recipe=str(root / "recipes" / f"{name}.yaml"),
+        recipe_sha256=hashlib.sha256(dump_recipe(recipe).encode()).hexdigest(),
         run=str(root / "runs" / name),
         base=row.base,
         also=tuple(task for task in also if task != recipe.task.name),
@@ -154,7 +156,7 @@ def run_table(
 
 def _job(planned: Planned, root: Path) -> Job:
     write_atomic(Path(planned.job.recipe), dump_recipe(planned.recipe).encode())
-    argv = ("esctl.row", adapter(RowJob).dump_json(planned.job).decode())
+    argv = ("esctl", "row", adapter(RowJob).dump_json(planned.job).decode())
     return Job(planned.name, argv, root / "logs" / f"{planned.name}.log", planned.work)
 
 

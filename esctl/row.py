@@ -1,11 +1,9 @@
 """All that a table needs of one run, in one process: training, greedy evaluation, pass@k and sharpness.
 
 One process, since importing an engine costs more than most of these on a small model. Leaves which runs a table has,
-and starting processes, to `reproduce`: `python -m esctl.row JSON`. What is stored already is not done again.
+and starting processes, to `reproduce`: `esctl row JSON`. What is stored already is not done again.
 """
 
-import os
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -37,6 +35,7 @@ class RowJob:
     """One run and what to measure of it."""
 
     recipe: str  # a file, complete
+    recipe_sha256: str  # of its text: a run of another recipe does not count as done
     run: str
     split: str = "test"
     base: bool = False  # the recipe's model as it is; nothing is trained
@@ -86,20 +85,3 @@ def _base_model(job: RowJob) -> str:
     from esctl.recipe import load_recipe
 
     return load_recipe(job.recipe, {}).model
-
-
-def main() -> None:
-    """Do the job that the command line holds as JSON; a known failure is one line and exit code 1."""
-    from esctl.errors import EsctlError
-
-    os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
-    try:
-        do(adapter(RowJob).validate_json(sys.argv[1]))
-    except EsctlError as error:
-        sys.exit(f"esctl: {error}")
-    except KeyboardInterrupt:
-        sys.exit("esctl: interrupted; nothing recorded is lost")
-
-
-if __name__ == "__main__":
-    main()

@@ -81,7 +81,7 @@ def test_engines_import_noise_and_moves_only(source):
 
 @pytest.mark.parametrize("source", SOURCES, ids=name_of)
 def test_only_the_command_line_prints_or_exits(source):
-    if source.name in ("cli.py", "__main__.py"):
+    if source.parent.name == "cli" or source.name == "__main__.py":
         pytest.skip("it may")
     calls = {ast.unparse(n.func) for n in ast.walk(ast.parse(source.read_text())) if isinstance(n, ast.Call)}
     assert not calls & {"print", "sys.exit", "exit", "quit"}

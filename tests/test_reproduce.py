@@ -1,5 +1,11 @@
 """A table is its definition: every run planned and validated first, and what is done told by what was asked."""
 
+import csv
+import os
+import signal
+import subprocess
+import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -53,3 +59,64 @@ def test_mistakes_in_a_table_are_named_with_their_file(tmp_path):
 def test_an_unknown_table_names_those_that_ship():
     with pytest.raises(UsageError, match="cpu"):
         read_table("laptop")
+
+
+SMALL_TABLE = """
+models: {embedded: 835456}
+seeds: 1
+passk: {ks: [1, 2], samples: 4, problems: 4}
+sharpness: {problems: 4, seeds: 2}
+rows:
+  - {label: base, recipe: arithmetic/es, base: true, measure: [passk, sharpness], set: &small {
+       generations: 2, prompts: 4, sampling.max_tokens: 8, engine.kind: transformers, eval.every: 0, eval.final: null,
+       method.population: 4}}
+  - {label: ES, recipe: arithmetic/es, measure: [passk, sharpness], set: *small}
+  - {label: ESSAM, recipe: arithmetic/essam, set: *small}
+"""
+TIMES = ("seconds", "bytes")  # columns that no two runs share
+
+
+def reproduce(table: Path, root: Path) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-m", "esctl", "reproduce", str(table), "--root", str(root), "--jobs", "2"]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True)
+
+
+def rows_of(root: Path) -> list[dict[str, str]]:
+    rows = csv.DictReader((root / "table.csv").read_text().splitlines())
+    return [{k: v for k, v in row.items() if k and not any(t in k for t in TIMES)} for row in rows]
+
+
+@pytest.mark.slow
+def test_a_table_killed_in_the_middle_ends_as_one_that_was_not(tmp_path):
+    """Run again, it does only what is missing; every file that a reader is promised is there."""
+    table = tmp_path / "small.yaml"
+    table.write_text(SMALL_TABLE)
+    whole = reproduce(table, tmp_path / "whole")
+    printed, _ = whole.communicate(timeout=300)
+    assert whole.returncode == 0
+    files = [Path(line).name for line in printed.decode().splitlines()]
+    assert {"report.md", "table.md", "table.csv", "table.tex", "learning.png", "sharpness.svg"} <= set(files)
+
+    killed = reproduce(table, tmp_path / "killed")
+    deadline = time.monotonic() + 120
+    while not list((tmp_path / "killed").rglob("scores.jsonl")) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    kill_all_below(killed)
+    again = reproduce(table, tmp_path / "killed")
+    again.communicate(timeout=300)
+    assert again.returncode == 0
+    assert rows_of(tmp_path / "killed") == rows_of(tmp_path / "whole")
+
+    marks = {p: p.stat().st_mtime_ns for p in (tmp_path / "killed").rglob("run.json")}
+    third = reproduce(table, tmp_path / "killed")
+    third.communicate(timeout=60)
+    assert marks == {p: p.stat().st_mtime_ns for p in (tmp_path / "killed").rglob("run.json")}
+
+
+def kill_all_below(parent: subprocess.Popen[bytes]) -> None:
+    """SIGKILL the driver and its jobs, as a power cut would."""
+    import psutil
+
+    for process in [*psutil.Process(parent.pid).children(recursive=True), psutil.Process(parent.pid)]:
+        os.kill(process.pid, signal.SIGKILL)
+    parent.communicate()

@@ -1,0 +1,156 @@
+"""Commands that make runs: one run, a grid of runs, a whole table."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from esctl.cli.app import Sets, app, out, progress
+from esctl.errors import EsctlError
+
+if TYPE_CHECKING:
+    from esctl.recipe import Plain, Recipe
+
+
+@app.command()
+def train(
+    recipe: Annotated[str | None, typer.Option(help="A recipe file, or the name of a shipped one.")] = None,
+    method: Annotated[str | None, typer.Option(help="es, essam, essam-f, grpo or ppo.")] = None,
+    model: Annotated[str | None, typer.Option(help="embedded, a folder, a hub id, or a run directory.")] = None,
+    task: Annotated[str | None, typer.Option(help="The task to train on.")] = None,
+    data: Annotated[str | None, typer.Option(help="Local files in place of the hub.")] = None,
+    engine: Annotated[str | None, typer.Option(help="auto, vllm or transformers.")] = None,
+    generations: Annotated[int | None, typer.Option(help="How long to train.")] = None,
+    label: Annotated[str | None, typer.Option(help="The row's name in tables.")] = None,
+    run: Annotated[Path | None, typer.Option(help="The run directory  [default: runs/<label>-<task>-s<seed>]")] = None,
+    seed: Annotated[int | None, typer.Option(help="Everything random follows from it.")] = None,
+    sets: Sets = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Continue an interrupted run.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print recipe, prompt and cost; train nothing.")] = False,
+) -> None:
+    """Fine-tune a model. With --method alone: the embedded model on its own task, on any laptop."""
+    flags: dict[str, Plain] = {
+        "method.kind": method, "model": model, "task.name": task, "task.data": data, "engine.kind": engine,
+        "generations": generations, "label": label, "seed": seed,
+    }  # fmt: skip
+    given: dict[str, Plain] = {key: value for key, value in flags.items() if value is not None}
+    wanted = _recipe(recipe, given, sets or [], run if resume else None)
+    folder = run or default_run(wanted)
+    if dry_run:
+        from esctl.plan import plan_text
+
+        out(plan_text(wanted))
+        return
+    _train(wanted, folder, resume)
+
+
+def _recipe(source: "str | None", given: "dict[str, Plain]", sets: list[str], resumed: Path | None) -> "Recipe":
+    """The recipe asked for: a file, a shipped one, the resumed run's own, or the embedded default of a method."""
+    from esctl.recipe import EMBEDDED, load_recipe, recipes
+
+    if source is None and resumed is not None and (resumed / "recipe.yaml").is_file():
+        source = str(resumed / "recipe.yaml")
+    if source is None and given.get("model", EMBEDDED) == EMBEDDED:
+        name = f"{given.get('task.name', 'arithmetic')}/{given.get('method.kind', 'es')}"
+        source = name if name in recipes() else None
+    return load_recipe(source, given, sets)
+
+
+def default_run(recipe: "Recipe") -> Path:
+    """runs/<label>-<task>-s<seed>; the name is for people, no program reads it."""
+    name = f"{recipe.label}-{recipe.task.name}-s{recipe.seed}".lower().replace(" ", "-").replace("/", "-")
+    return Path("runs") / name
+
+
+def _train(recipe: "Recipe", folder: Path, resume: bool) -> None:
+    from esctl import session
+    from esctl.display import TrainingDisplay
+    from esctl.rundir import RunDir
+
+    go_on = f"esctl train --resume --run {folder}"
+    with TrainingDisplay(progress(), f"{recipe.label} s{recipe.seed}") as display:
+        try:
+            record = session.train(recipe, RunDir(folder), resume, display)
+        except KeyboardInterrupt:
+            raise EsctlError(f"interrupted; nothing recorded is lost, go on with: {go_on}") from None
+    if record.grader_failures:
+        causes = ", ".join(f"{n} {cause}" for cause, n in record.grader_failures.items())
+        out(f"{folder}: gradings that failed: {causes}")
+    out(f"{folder}: finished {record.generation} generations, weights of {record.kept_generation} in {folder}/weights")
+
+
+@app.command()
+def sweep(
+    recipe: Annotated[str, typer.Argument(help="A recipe file, or the name of a shipped one.", show_default=False)],
+    grid: Annotated[list[str] | None, typer.Option(metavar="KEY=A,B,C", help="One axis; may be repeated.")] = None,
+    seeds: Annotated[int, typer.Option(min=1, help="Seeds of every cell: 0, 1, …")] = 3,
+    jobs: Annotated[int, typer.Option(min=1, help="Runs side by side, one thread each.")] = 1,
+    root: Annotated[Path | None, typer.Option(help="Where the runs lie  [default: runs/sweep-<recipe>]")] = None,
+    split: Annotated[str, typer.Option(help="The split that the table at the end is about.")] = "test",
+    sets: Sets = None,
+) -> None:
+    """Train a grid of settings times seeds, skip what is finished, and compare."""
+    from esctl import tables
+    from esctl.compare import Wanted
+    from esctl.compare import compare as compare_runs
+    from esctl.display import jobs_line
+    from esctl.rundir import find_runs
+    from esctl.selection import Request
+    from esctl.sweep import cells, failure_lines, parse_grid, run_sweep
+
+    folder = root or Path("runs") / f"sweep-{Path(recipe).with_suffix('').name}"
+    found = cells(recipe, {}, sets or [], parse_grid(grid or []), seeds, folder)
+    console = progress()
+    try:
+        failures = run_sweep(found, folder, jobs, lambda p: console.print(jobs_line(p), highlight=False))
+    except KeyboardInterrupt:
+        raise EsctlError("interrupted; nothing recorded is lost: the same command goes on") from None
+    if failures:
+        raise EsctlError("\n".join(failure_lines(failures)))
+    runs = find_runs([cell.run.path for cell in found])
+    out(tables.terminal(compare_runs(runs, Wanted(Request(split)))).rstrip("\n"))
+
+
+@app.command()
+def reproduce(
+    table: Annotated[str, typer.Argument(help="A shipped table (cpu, gpu) or a file.")] = "cpu",
+    full: Annotated[bool, typer.Option("--full", help="Add the rows and seeds of the table's `full`.")] = False,
+    jobs: Annotated[
+        int | None, typer.Option(min=1, help="Runs at once  [default: one per core; 1 where models are not embedded]")
+    ] = None,
+    root: Annotated[Path | None, typer.Option(help="Where all of it goes  [default: results/<table>]")] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print every run and its cost; run nothing.")] = False,
+    gpus: Annotated[int | None, typer.Option(min=1, help="With --dry-run: estimate hours on so many GPUs.")] = None,
+) -> None:
+    """Run a whole table of methods and seeds, side by side; then write tables, plots and a report. Resumable."""
+    from esctl import reproduce as tables_
+    from esctl.display import jobs_line
+    from esctl.sweep import failure_lines
+
+    folder = root or Path("results") / Path(table).stem
+    definition = tables_.read_table(table)
+    planned = tables_.plan_table(definition, folder, full)
+    if dry_run:
+        out("\n".join(tables_.plan_lines(definition, planned, gpus)))
+        return
+    console = progress()
+    try:
+        at_once = jobs or tables_.side_by_side(definition)
+        failures = tables_.run_table(planned, folder, at_once, lambda p: console.print(jobs_line(p), highlight=False))
+    except KeyboardInterrupt:
+        raise EsctlError("interrupted; nothing recorded is lost: the same command goes on") from None
+    if failures:
+        raise EsctlError("\n".join(failure_lines(failures)))
+    out("\n".join(map(str, tables_.write_results(planned, folder))))
+
+
+@app.command(hidden=True)
+def row(job: Annotated[str, typer.Argument(metavar="JSON", show_default=False)]) -> None:
+    """One run of a table, with all that is measured of it; `reproduce` starts these."""
+    from esctl.row import RowJob, do
+    from esctl.rundir import adapter
+
+    try:
+        do(adapter(RowJob).validate_json(job))
+    except KeyboardInterrupt:
+        raise EsctlError("interrupted; nothing recorded is lost") from None
