@@ -26,6 +26,7 @@ from esctl.rundir import RunDir, find_runs
 from esctl.session import read_recipe
 
 MEBI = 2**20
+ROWS = 128  # sequences that the reference engine generates at once
 PUBLISHED = "published for an 8B model"
 NOTE = (
     "published: PPO 314.44 GiB, ESSAM 18 and 10 times below PPO and GRPO on average (arXiv 2602.01003). The"
@@ -154,5 +155,10 @@ def run_setting(recipe: Recipe, record: RunRecord) -> Setting:
     dtype = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}.get(
         recipe.engine.dtype, "bf16" if on_device else "fp32"
     )
-    prompt = record.train.prompt_tokens // record.train.rollouts
-    return Setting(dtype, prompt + recipe.sampling.max_tokens, recipe.prompts, rollouts=recipe.prompts)
+    seq = record.train.prompt_tokens // record.train.rollouts + recipe.sampling.max_tokens
+    rl = recipe.baseline
+    if rl is None:
+        return Setting(dtype, seq, recipe.prompts, rollouts=recipe.prompts)
+    precision = {"float32": "fp32", "bfloat16": "bf16"}[rl.precision]
+    held = min(rl.samples * recipe.prompts, ROWS)
+    return Setting(precision, seq, rl.microbatch, rl.gradient_checkpointing, held, rl.kl > 0, copy=False)

@@ -12,6 +12,7 @@ from esctl.errors import UsageError
 GIB = 2**30
 FP32 = 4  # bytes; master weights, gradients, Adam's moments, centers
 ITEMSIZE = {"fp32": 4, "bf16": 2, "fp16": 2}
+LOGIT_CHUNK = 1024  # tokens, the default of PPO's `logit_chunk`
 METHOD_NAMES = ("es", "essam", "essam-f", "grpo", "ppo")
 # What ES holds beside the served weights lies in host memory, also where those lie on a GPU.
 HOST = ("center", "probe", "scratch")
@@ -165,20 +166,31 @@ def _rl(method: str, arch: Architecture, setting: Setting) -> dict[str, int]:
         "reference": FP32 * arch.parameters if setting.reference else 0,
         "rollout copy": setting.itemsize * arch.parameters if setting.copy else 0,
         "scratch": FP32 * arch.largest,
-        "activations": backward_bytes(arch, setting),
+        # A policy and its critic go forward together before either goes backward.
+        "activations": trained * backward_bytes(arch, setting) + logit_bytes(method, arch, setting),
         "cast weights": cast,
     }
 
 
 def critic_parameters(arch: Architecture) -> int:
-    """The policy's body with a value head, one weight per hidden unit, in place of the output projection."""
-    return arch.body + arch.hidden
+    """The policy's body with a value head, weights and a bias, in place of the output projection."""
+    return arch.body + arch.hidden + 1
 
 
 def forward_bytes(arch: Architecture, setting: Setting) -> int:
     """Generating, which saves nothing: one layer's widest tensors over the prompts, the logits of the next token."""
     layer = setting.itemsize * (2 * arch.hidden + 2 * arch.attention + 2 * arch.intermediate)
     return setting.batch * (setting.seq * layer + FP32 * arch.vocabulary)
+
+
+def logit_bytes(method: str, arch: Architecture, setting: Setting) -> int:
+    """Logits over the vocabulary in fp32, where they are computed again for a backward pass.
+
+    PPO holds four of their size (logits, log-probabilities, and a gradient of each) for one chunk of tokens; TRL's
+    GRPO folds them in tiles, which are small.
+    """
+    tokens = min(LOGIT_CHUNK, setting.batch * setting.seq)
+    return 4 * FP32 * tokens * arch.vocabulary if method == "ppo" else 0
 
 
 def backward_bytes(arch: Architecture, setting: Setting) -> int:

@@ -59,7 +59,7 @@ def test_states_are_the_known_bytes_per_parameter(eight_billion):
     assert (per_parameter(es, arch, "center", "probe"), per_parameter(essam, arch, "center", "probe")) == (4, 8)
     assert per_parameter(grpo, arch, "weights", "gradients", "optimizer") == 16
     assert (per_parameter(grpo, arch, "reference"), per_parameter(grpo, arch, "rollout copy")) == (4, 2)
-    assert ppo.purposes["critic"] == 16 * (arch.body + arch.hidden)  # 36 in all where the critic is a whole policy
+    assert ppo.purposes["critic"] == 16 * (arch.body + arch.hidden + 1)  # 36 in all where the critic is a whole policy
 
 
 def test_published_memory_of_an_8b_model_is_explained(eight_billion):
