@@ -57,7 +57,7 @@ def measure(method: str, model: str) -> dict[str, int]:
         "fp32", max(lengths), MICROBATCH, rollouts=PROMPTS * SAMPLES, reference=baseline.kl > 0, copy=False
     )
     formula = footprint(method, architecture(model), setting)
-    held = {name: value for name, value in trainer.tensor_bytes().items()}
+    held = trainer.tensor_bytes()
     kv = trainer.engine.tensor_bytes()["kv"]
     return {"peak": host_peak(), "kv": kv, "formula": formula.total, "live": sum(held.values()), "seq": max(lengths)}
 
@@ -73,9 +73,10 @@ def report(method: str, small: dict[str, int], large: dict[str, int]) -> None:
     library = small["peak"] - small["formula"]
     measured = large["peak"] - library
     print(
-        f"{method}: measured {measured / MIB:,.0f} MiB above a library of {library / MIB:,.0f}, formula"
-        f" {large['formula'] / MIB:,.0f} at {MICROBATCH} × {large['seq']} tokens: ratio {measured / large['formula']:.3f};"
-        f" states counted on live tensors {large['live'] / MIB:,.0f}, KV cache apart {large['kv'] / MIB:,.0f}"
+        f"{method}: measured {measured / MIB:,.0f} MiB above a library of {library / MIB:,.0f},"
+        f" formula {large['formula'] / MIB:,.0f} at {MICROBATCH} × {large['seq']} tokens:"
+        f" ratio {measured / large['formula']:.3f}; states counted on live tensors {large['live'] / MIB:,.0f},"
+        f" KV cache apart {large['kv'] / MIB:,.0f}"
     )
 
 
