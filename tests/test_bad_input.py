@@ -344,6 +344,32 @@ PLAIN = [
         "D/none: no run here (run.json is missing); start one with `esctl train --run`",
     ),
     (
+        "adopt D/empty --label X --base embedded --cost rollouts=1 --run D/out",
+        2,
+        "model: D/empty has no config.json; give a model folder in Hugging Face format",
+    ),
+    (
+        "adopt D/empty --label X --base embedded --cost rollout=1 --run D/out",
+        2,
+        "--cost rollout=1: unknown cost, did you mean rollouts?; choose rollouts, tokens, prompt_tokens, flops, "
+        "seconds, host_gib, device_gib",
+    ),
+    (
+        "adopt D/empty --label X --base embedded --cost rollouts=-1 --run D/out",
+        2,
+        "--cost rollouts=-1: a cost is 0 or more",
+    ),
+    (
+        "memory --model D/empty",
+        2,
+        "model: D/empty has no config.json; give a model folder in Hugging Face format",
+    ),
+    (
+        "memory --methods sgd",
+        2,
+        "--methods sgd: choose from es, essam, essam-f, grpo, ppo",
+    ),
+    (
         "recipes show arithmetic/esam",
         2,
         "recipe arithmetic/esam: no such file and no shipped recipe; did you mean arithmetic/essam?",
