@@ -41,7 +41,7 @@ class Adoption:
     model: str  # a folder
     label: str
     base: str  # the model that it was trained from
-    costs: Mapping[str, float]  # by the keys of COSTS; what is not given counts as 0
+    costs: Mapping[str, float]  # by the keys of COSTS; what is not given is 0, and a table leaves it out
     note: str = ""
     copy: bool = False  # its files, in place of a link to the folder
 

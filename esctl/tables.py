@@ -124,7 +124,8 @@ def _costs(comparison: Comparison) -> list[Cells]:
 
 
 def _cost_cells(row: Row) -> Cells:
-    memory = f"{row.host_bytes / 2**30:.2f}/{row.device_bytes / 2**30:.2f}" if row.host_bytes else ""
+    peaks = row.host_bytes, row.device_bytes
+    memory = "/".join(f"{peak / 2**30:.2f}" for peak in peaks) if any(peaks) else ""
     flops = "" if row.flops is None else f"{row.flops:.1e}" if row.flops else "0"
     return [f"{row.rollouts:,.0f}", _number(row.generated_tokens), flops, _number(row.seconds), memory]
 
