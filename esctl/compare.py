@@ -5,17 +5,16 @@ runs on any laptop.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from esctl.errors import UsageError
 from esctl.groups import ENOUGH_SEEDS, Group, grouped
-from esctl.pairs import Pair, sampled_pairs, strict_pairs
+from esctl.pairs import Pair, pair_of, sampled_pairs, strict_pairs
 from esctl.records import SharpnessRecord
 from esctl.references import Reference, references
 from esctl.rows import Row, middle_sigma, pass_estimate, row_of
 from esctl.rundir import RunDir
 from esctl.selection import Kind, Loaded, Request, Selection, kind, load_runs, sampling_text, select
-from esctl.stats import Estimate
 
 DEFAULT_KS = (1, 8, 64)
 
@@ -108,26 +107,9 @@ def compare_loaded(loaded: Sequence[Loaded], wanted: Wanted) -> Comparison:
 def _row(
     group: Group, bases: dict[str, Group], pairs: Sequence[Pair], columns: Sequence[Sampled], sigma: float | None
 ) -> Row:
-    passes = {c.name: pass_estimate(group, c.kind, c.k) for c in columns}
-    there = {name: estimate for name, estimate in passes.items() if estimate is not None}
-    return row_of(group, _gain(group, bases.get(group.base), pairs), there, sigma)
-
-
-def _gain(group: Group, base: Group | None, pairs: Sequence[Pair]) -> Pair | None:
-    """The pair of a group with its base, turned so that the base is what it is held against."""
-    for pair in pairs if base else ():
-        if base and (pair.row, pair.against) == (group.label, base.label):
-            return pair
-        if base and (pair.row, pair.against) == (base.label, group.label):
-            return turned(pair)
-    return None
-
-
-def turned(pair: Pair) -> Pair:
-    """The same pair from the other side."""
-    d = pair.difference
-    flipped = Estimate(-d.value, -d.high, -d.low)
-    return replace(pair, row=pair.against, against=pair.row, difference=flipped, won=pair.lost, lost=pair.won)
+    passes = {c.name: pass_estimate(group, c.kind, c.k) for c in columns if group.sampled(c.kind)}
+    base = bases.get(group.base)
+    return row_of(group, pair_of(pairs, group.label, base.label) if base else None, passes, sigma)
 
 
 def _bases(groups: Sequence[Group], base: RunDir | None) -> dict[str, Group]:

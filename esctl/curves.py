@@ -8,12 +8,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from esctl.groups import Group, pass_at
+from esctl.groups import Group
 from esctl.metrics import Metrics
 from esctl.records import AveragePoint, DirectionPoint
-from esctl.rows import mean_estimate, sharpness_estimate
+from esctl.rows import common_sigmas, pass_estimate, sharpness_estimate
 from esctl.rundir import read_lines
-from esctl.selection import Evaluated, Kind
+from esctl.selection import Evaluated, Kind, is_greedy, kind
 from esctl.stats import Estimate, over_seeds
 
 # Coverage: share of a problem's samples that are right. Bin 0 is "unsolvable": none of them.
@@ -75,12 +75,10 @@ def _evaluations(group: Group, at: Sequence[float]) -> Curve | None:
 
 
 def _by_step(item: Evaluated) -> dict[int, float]:
-    """Accuracy by generation: evaluations of one kind, the kind with most generations."""
-    kinds: dict[str, dict[int, float]] = {}
-    for e in item.loaded.evals:
-        if e.sampling.temperature == 0:
-            of_kind = kinds.setdefault(f"{e.task.name} {e.split} {e.problems_sha256} {e.prompt_sha256}", {})
-            of_kind[e.step] = sum(e.problems.strict) / sum(e.problems.n)
+    """Accuracy by generation: greedy evaluations of one kind, the kind with most generations."""
+    kinds: dict[Kind, dict[int, float]] = {}
+    for e in filter(is_greedy, item.loaded.evals):
+        kinds.setdefault(kind(e), {})[e.step] = sum(e.problems.strict) / sum(e.problems.n)
     return max(kinds.values(), key=len, default={})
 
 
@@ -99,14 +97,14 @@ def samplings(groups: Sequence[Group]) -> list[Kind]:
 
 def sampled_alike(groups: Sequence[Group], kind: Kind) -> list[Group]:
     """The groups all of whose runs were sampled so."""
-    return [group for group in groups if all(kind in item.sampled for item in group.items)]
+    return [group for group in groups if group.sampled(kind)]
 
 
 def pass_curve(group: Group, kind: Kind) -> Curve:
     """pass@k with its 95 % interval at k = 1, 2, 4, … up to the number of samples."""
     n = min(min(item.sampled[kind].problems.n) for item in group.items)
     ks = [2**i for i in range(n.bit_length()) if 2**i <= n]
-    return _estimates(group.label, ks, [mean_estimate(pass_at(group, kind, k), n) for k in ks])
+    return _estimates(group.label, ks, [pass_estimate(group, kind, k) for k in ks])
 
 
 def coverage(group: Group, kind: Kind) -> Coverage:
@@ -124,9 +122,8 @@ def coverage(group: Group, kind: Kind) -> Coverage:
 def sharpness_curve(group: Group) -> Curve | None:
     """S_avg over the sigmas that all runs of the row share."""
     records = [item.sharpness for item in group.items if item.sharpness is not None]
-    sigmas = sorted(set.intersection(*({p.sigma for p in r.average} for r in records))) if records else []
-    estimates = [sharpness_estimate(records, sigma) for sigma in sigmas]
-    return _estimates(group.label, sigmas, [e for e in estimates if e is not None]) if sigmas else None
+    sigmas = common_sigmas(records)
+    return _estimates(group.label, sigmas, [sharpness_estimate(records, s) for s in sigmas]) if sigmas else None
 
 
 def nll_curve(group: Group) -> Curve | None:

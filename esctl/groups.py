@@ -42,6 +42,10 @@ class Group:
         """Whether all its runs were given the same problems; not so only where that was forced."""
         return all(item.eval.problems.id == self.items[0].eval.problems.id for item in self.items)
 
+    def sampled(self, kind: Kind) -> bool:
+        """Whether all its runs were sampled so."""
+        return all(kind in item.sampled for item in self.items)
+
     def shares(self, part: str) -> Floats:
         """Of each run and problem (runs × problems), the share of answers that were strict, flexible or formatted."""
         return np.array([shares(item, part) for item in self.items])
@@ -87,7 +91,7 @@ def pass_at(group: Group, kind: Kind, k: int) -> Floats:
     return np.array([[table[n, c] for n, c in zip(p.n, p.strict, strict=True)] for p in counts])
 
 
-def majority(group: Group) -> Floats:
+def mostly_right(group: Group) -> Floats:
     """1 where more than half of a run's answers to a problem are strictly right (runs × problems)."""
     return (group.shares("strict") > 0.5).astype(np.float64)
 

@@ -4,12 +4,12 @@ Leaves single rows to `rows` and drawing problems again to `resampling`.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations
 
 import numpy as np
 
-from esctl.groups import ENOUGH_SEEDS, Group, majority, pass_at
+from esctl.groups import ENOUGH_SEEDS, Group, mostly_right, pass_at
 from esctl.resampling import Floats, Resamples, resampled
 from esctl.selection import Kind, is_greedy
 from esctl.stats import Estimate, both, mcnemar, seeds_half_width, within
@@ -27,6 +27,21 @@ class Pair:
     won: float | None  # problems that `row` answers rightly and `against` does not, mean over pairs of their runs;
     lost: float | None  # and the other way; None for pass@k, where a problem is neither right nor wrong
     p_value: float | None  # McNemar's exact test, where each side is one greedy run
+
+
+def pair_of(pairs: Sequence[Pair], row: str, against: str, metric: str = "strict") -> Pair | None:
+    """`row` minus `against`, whichever way round the pair is there; None where it is not."""
+    for pair in pairs:
+        if pair.metric == metric and {pair.row, pair.against} == {row, against}:
+            return pair if pair.row == row else turned(pair)
+    return None
+
+
+def turned(pair: Pair) -> Pair:
+    """The same pair from the other side."""
+    d = pair.difference
+    flipped = Estimate(-d.value, -d.high, -d.low)
+    return replace(pair, row=pair.against, against=pair.row, difference=flipped, won=pair.lost, lost=pair.won)
 
 
 def difference(draws: Resamples, row: int, against: int, seeds: Sequence[float], others: Sequence[float]) -> Estimate:
@@ -52,7 +67,7 @@ def strict_pairs(groups: Sequence[Group]) -> list[Pair]:
     found = []
     for alike in _by_problems(groups, lambda g: g.ids):
         scores = [g.shares("strict") for g in alike]
-        right = [majority(g) for g in alike]
+        right = [mostly_right(g) for g in alike]
         for i, j, estimate, over in _differences(alike, scores):
             single = all(len(alike[x].items) == 1 and is_greedy(alike[x].items[0].eval) for x in (i, j))
             a, b = right[j], right[i]
@@ -64,7 +79,7 @@ def strict_pairs(groups: Sequence[Group]) -> list[Pair]:
 def sampled_pairs(groups: Sequence[Group], name: str, kind: Kind, k: int) -> list[Pair]:
     """Every pair of groups that were sampled alike, in pass@k; the later minus the earlier."""
     found = []
-    having = [g for g in groups if all(kind in item.sampled for item in g.items)]
+    having = [g for g in groups if g.sampled(kind)]
     for alike in _by_problems(having, lambda g: tuple(g.items[0].sampled[kind].problems.id)):
         scores = [pass_at(g, kind, k) for g in alike]
         for i, j, estimate, over in _differences(alike, scores):

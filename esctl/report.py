@@ -10,9 +10,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from esctl.compare import Comparison, turned
+from esctl.compare import Comparison
 from esctl.groups import ENOUGH_SEEDS, Group
-from esctl.pairs import Pair
+from esctl.pairs import Pair, turned
 from esctl.resampling import Floats
 from esctl.rows import Row
 from esctl.stats import Estimate, over_seeds, seeds_half_width

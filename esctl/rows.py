@@ -4,14 +4,14 @@ Leaves which evaluations stand in it to `selection`, and two rows against each o
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from esctl.groups import ENOUGH_SEEDS, Group, pass_at, shares
 from esctl.pairs import Pair
-from esctl.records import Peak, SharpnessRecord
+from esctl.records import Cost, Peak, SharpnessRecord
 from esctl.resampling import Floats
 from esctl.selection import Evaluated, Kind
 from esctl.stats import Estimate, both, over_problems, over_seeds, sd, seeds_half_width, within
@@ -60,18 +60,31 @@ def accuracy(group: Group, part: str) -> Estimate:
     return mean_estimate(pooled[None, :], 1)
 
 
-def pass_estimate(group: Group, kind: Kind, k: int) -> Estimate | None:
-    """pass@k of a row, where all of its runs were sampled so."""
-    if not all(kind in item.sampled for item in group.items):
-        return None
-    return mean_estimate(pass_at(group, kind, k), min(group.items[0].sampled[kind].problems.n))
+def pass_estimate(group: Group, kind: Kind, k: int) -> Estimate:
+    """pass@k of a row whose runs were all sampled so; n samples are worth n // k independent draws of k."""
+    n = min(min(item.sampled[kind].problems.n) for item in group.items)
+    return mean_estimate(pass_at(group, kind, k), n // k)
 
 
-def sharpness_estimate(records: Sequence[SharpnessRecord], sigma: float) -> Estimate | None:
-    """S_avg(sigma), with an interval over perturbations, and over seeds where three or more runs were measured."""
-    drops = np.array([p.drops for r in records for p in r.average if math.isclose(p.sigma, sigma)])
-    if not drops.size:
-        return None
+def common_sigmas(records: Sequence[SharpnessRecord]) -> list[float]:
+    """The noise scales that all records share, in order."""
+    grids = [{p.sigma for p in r.average} for r in records]
+    return sorted(set.intersection(*grids)) if grids else []
+
+
+def drops_at(records: Sequence[SharpnessRecord], sigma: float) -> Floats:
+    """The terms of S_avg(sigma), runs × directions: the first so many that all have, the same ε for every run."""
+    terms = [p.drops for r in records for p in r.average if p.sigma == sigma]
+    n = min(map(len, terms))
+    return np.array([drops[:n] for drops in terms])
+
+
+def sharpness_estimate(records: Sequence[SharpnessRecord], sigma: float) -> Estimate:
+    """S_avg at a sigma that all records share, with an interval over directions of noise; problems are taken as given.
+
+    Over seeds too where three or more runs were measured. One direction alone says nothing: all of [-1, 1].
+    """
+    drops = drops_at(records, sigma)
     by_direction = drops.mean(axis=0).tolist()
     estimate = over_seeds(by_direction) if len(by_direction) > 1 else Estimate(by_direction[0], -1.0, 1.0)
     if len(drops) >= ENOUGH_SEEDS:
@@ -81,8 +94,7 @@ def sharpness_estimate(records: Sequence[SharpnessRecord], sigma: float) -> Esti
 
 def middle_sigma(records: Sequence[SharpnessRecord]) -> float | None:
     """The middle of the sigmas that all records share, the larger of two; None where they share none."""
-    grids = [{p.sigma for p in r.average} for r in records]
-    common = sorted(set.intersection(*grids)) if grids else []
+    common = common_sigmas(records)
     return common[len(common) // 2] if common else None
 
 
@@ -116,9 +128,9 @@ def row_of(group: Group, gain: Pair | None, passes: dict[str, Estimate], sigma: 
         rollouts=_mean([float(c.rollouts) for c in costs])
         if costs
         else _mean([i.eval.rollouts_spent for i in group.items]),
-        generated_tokens=_mean([float(c.generated_tokens) for c in costs]) if costs else None,
-        flops=_mean([c.flops for c in costs]) if costs else None,
-        seconds=_mean([c.seconds for c in costs]) if costs else None,
+        generated_tokens=_told(costs, lambda c: float(c.generated_tokens)),
+        flops=_told(costs, lambda c: c.flops),
+        seconds=_told(costs, lambda c: c.seconds),
         host_bytes=max(host for host, _ in peaks),
         device_bytes=max(device for _, device in peaks),
     )
@@ -126,6 +138,13 @@ def row_of(group: Group, gain: Pair | None, passes: dict[str, Estimate], sigma: 
 
 def _share(item: Evaluated) -> float:
     return float(shares(item, "strict").mean())
+
+
+def _told(costs: Sequence[Cost], of: Callable[[Cost], float]) -> float | None:
+    """Mean over runs; None where none tells, or one has rollouts that cost 0: nobody counted (see `adopt`)."""
+    if not costs or any(c.rollouts and not of(c) for c in costs):
+        return None
+    return _mean([of(c) for c in costs])
 
 
 def _mean(values: Sequence[float]) -> float:

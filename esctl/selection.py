@@ -248,12 +248,13 @@ def _alike(options: Sequence[dict[Kind, EvalRecord]], own_prompt: str) -> list[E
 
 
 def _evaluated(run: Loaded, chosen: EvalRecord, request: Request) -> Evaluated:
-    """The chosen evaluation with what else was measured of the same weights on the same split."""
+    """The chosen evaluation with what else was measured of the same weights; sharpness on its split if possible."""
     same = [e for e in run.evals if (e.step, e.split, e.task.name) == (chosen.step, chosen.split, chosen.task.name)]
     sampled = {kind(e): e for e in sorted(same, key=lambda e: e.sampling.n) if not is_greedy(e)}
     sharpness = [s for s in run.sharpness if s.step == chosen.step and s.task.name == chosen.task.name]
+    best = max(sharpness, key=lambda s: (s.split == chosen.split, s.cost.rollouts), default=None)  # names are hashes
     spent = run.record.train if request.at is None else _spent(run, chosen)
-    return Evaluated(run, chosen, sampled, sharpness[-1] if sharpness else None, spent)
+    return Evaluated(run, chosen, sampled, best, spent)
 
 
 def _spent(run: Loaded, chosen: EvalRecord) -> Cost | None:

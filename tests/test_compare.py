@@ -11,7 +11,8 @@ from miniature import RECORD, evaluation, sampled, sharpness, write_base, write_
 from esctl.compare import Comparison, Wanted
 from esctl.compare import compare as compare_runs
 from esctl.errors import UsageError
-from esctl.records import Peak
+from esctl.passk import report
+from esctl.records import Cost, Peak
 from esctl.rundir import RunDir, write_json
 from esctl.selection import Request
 from esctl.stats import mcnemar, pass_at_k, wilson
@@ -162,6 +163,29 @@ def test_samplings_that_all_runs_share_have_columns_of_their_own(tmp_path):
     assert compare(runs, 1).columns == ("pass@1",)
     assert compare(runs, 1).rows[0].pass_at["pass@1"].value == pytest.approx(5 / 16)
     assert compare(runs[:1], 1).columns == ("pass@1 (T = 0.6)", "pass@1 (T = 1)")
+
+
+def test_pass_at_k_has_the_interval_that_the_passk_command_prints(tmp_path):
+    many = sampled([1, 2] * 50, 8)  # nearly independent answers: what they are worth is bounded by draws of k
+    run = write_run(tmp_path / "r", evaluation([1] * 100), many)
+    for k in (1, 4, 8):
+        [point] = report("r", many, [k]).passk
+        assert compare([run], k).rows[0].pass_at[f"pass@{k}"] == point.strict
+
+
+def test_sharpness_of_fewer_directions_is_compared_on_those_that_all_have(tmp_path):
+    runs = [write_run(tmp_path / f"r{seed}", evaluation(SEVEN), seed=seed) for seed in range(2)]
+    for run, drops in zip(runs, ([0.1, 0.3], [0.1, 0.3, 0.8]), strict=True):
+        write_json(run.sharpness / "s.json", sharpness(drops, (0.01,)))
+    [row] = compare(runs).rows
+    assert row.sharpness.value == pytest.approx(0.2)
+
+
+def test_a_cost_that_nobody_counted_is_not_shown_as_nothing(tmp_path):
+    run = write_run(tmp_path / "r", evaluation(SEVEN))
+    run.write_record(replace(RECORD, train=Cost(rollouts=640, generated_tokens=9000)))
+    [row] = compare([run]).rows
+    assert (row.rollouts, row.generated_tokens, row.flops, row.seconds) == (640, 9000, None, None)
 
 
 def test_sharpness_is_at_the_middle_sigma_of_the_grid_that_all_share(tmp_path):
