@@ -40,8 +40,8 @@ SCALE ?= cpu
 reproduce-table: install  ## the table of methods, its controls and the report (SCALE=cpu|gpu FULL=1 DRY=1 GPUS=8)
 	$(BIN)/esctl reproduce $(SCALE) $(if $(FULL),--full) $(if $(DRY),--dry-run) $(if $(GPUS),--gpus $(GPUS))
 
-test: install  ## every test
-	$(BIN)/python -m pytest
+test: install  ## every test, two files at a time
+	$(BIN)/python -m pytest -n 2 --dist loadfile
 
 check: install lint  ## lint, types and the fast tests (under two minutes)
 	$(BIN)/python -m pytest -m "not slow" -n 2
