@@ -94,8 +94,9 @@ def _start(job: Job) -> _Running:
 
 
 def _stop(running: Sequence[_Running]) -> None:
+    # Not SIGINT: what was started in a shell's background, and its children with it, ignores that.
     for item in running:
-        item.process.send_signal(signal.SIGINT)
+        item.process.terminate()
     deadline = time.monotonic() + STOP_SECONDS
     for item in running:
         try:

@@ -46,9 +46,14 @@ def test_every_job_runs_with_one_thread(tmp_path):
 
 
 def test_an_interrupted_parent_interrupts_its_jobs_and_leaves_none(tmp_path):
-    """A job gets one SIGINT and the time to record what it has."""
-    nap = "import os, sys, time\nopen(sys.argv[1], 'w').write(str(os.getpid()))\ntry:\n    time.sleep(60)\n"
-    nap += "except KeyboardInterrupt:\n    open(sys.argv[1] + '.clean', 'w').close()\n"
+    """A job gets one SIGTERM and the time to record what it has."""
+    nap = (
+        "import os, signal, sys, time\n"
+        "signal.signal(signal.SIGTERM, signal.default_int_handler)\n"
+        "open(sys.argv[1], 'w').write(str(os.getpid()))\n"
+        "try:\n    time.sleep(60)\n"
+        "except KeyboardInterrupt:\n    open(sys.argv[1] + '.clean', 'w').close()\n"
+    )
     (tmp_path / "nap.py").write_text(nap)
     driver = (
         "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"

@@ -1,5 +1,6 @@
 """Commands that make runs: one run, a grid of runs, a whole table."""
 
+import signal
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -101,6 +102,7 @@ def sweep(
     folder = root or Path("runs") / f"sweep-{Path(recipe).with_suffix('').name}"
     found = cells(recipe, {}, sets or [], parse_grid(grid or []), seeds, folder)
     console = progress()
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: it ends the jobs before it ends
     try:
         failures = run_sweep(found, folder, jobs, lambda p: console.print(jobs_line(p), highlight=False))
     except KeyboardInterrupt:
@@ -134,6 +136,7 @@ def reproduce(
         out("\n".join(tables_.plan_lines(definition, planned, gpus)))
         return
     console = progress()
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: it ends the jobs before it ends
     try:
         at_once = jobs or tables_.side_by_side(definition)
         failures = tables_.run_table(planned, folder, at_once, lambda p: console.print(jobs_line(p), highlight=False))
