@@ -7,6 +7,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from esctl.cells import aligned, percent
 from esctl.coverage import BINS, Coverage, coverage
 from esctl.errors import UsageError
 from esctl.records import EvalRecord, Mode, ProblemCounts, SamplingRecord, TaskRecord
@@ -144,8 +145,7 @@ def _block(report: Report) -> str:
         f" at most {s.max_tokens:,} tokens, seed {s.seed}"
     )
     rows = [["k", "pass@k strict % (95 %)", "flexible %"], *(_row(p) for p in report.passk)]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = ["  ".join(c.rjust(w) for c, w in zip(row, widths, strict=True)) for row in rows]
+    lines = aligned(rows)
     rule = "─" * len(lines[0])
     marks = [f"* k = n: a problem counts as solved by one draw of {s.n} samples; steadier with --samples {2 * s.n}"]
     coin = marks if any(p.coin for p in report.passk) and s.n > 1 else []
@@ -153,14 +153,14 @@ def _block(report: Report) -> str:
 
 
 def _row(point: PassAtK) -> list[str]:
-    return [f"{point.k}{'*' if point.coin else ''}", _percent(point.strict), _percent(point.flexible)]
+    return [f"{point.k}{'*' if point.coin else ''}", percent(point.strict), percent(point.flexible)]
 
 
 def _coverage_lines(report: Report) -> list[str]:
     seen = report.coverage
     facts = {
-        "unsolvable": f"{_percent(report.unsolvable)} % of problems: none of {seen.samples} samples is right",
-        "majority vote": f"{_percent(report.majority)} % right",
+        "unsolvable": f"{percent(report.unsolvable)} % of problems: none of {seen.samples} samples is right",
+        "majority vote": f"{percent(report.majority)} % right",
         "mean accuracy": f"{100 * seen.strict:.1f} % strict, {100 * seen.flexible:.1f} % flexible",
         "answers": f"{seen.distinct:.2f} different per problem, entropy {seen.entropy:.3f} nats",
         "format": f"{100 * seen.formatted:.1f} % of samples",
@@ -177,7 +177,3 @@ def _bars(histogram: Sequence[int]) -> list[str]:
         f"    {name:8} {count:5}  {'█' * round(NARROW * count / most)}".rstrip()
         for name, count in zip(names, histogram, strict=True)
     ]
-
-
-def _percent(e: Estimate) -> str:
-    return f"{100 * e.value:.1f} ({100 * e.low:.1f}–{100 * e.high:.1f})"

@@ -1,7 +1,7 @@
 """What a finished table answers, in sentences no stronger than its intervals.
 
 Reads comparisons and rows, as `compare` makes them; leaves which runs there are to `reproduce`. The labels are those
-of `recipes/tables/cpu.yaml`: a question whose rows are not there is answered with what is missing. No torch.
+of `recipes/tables/cpu.yaml`: a question whose rows are not in a table is answered with what it lacks. No torch.
 """
 
 import math
@@ -10,12 +10,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from esctl.cells import percent, points, signed
 from esctl.compare import Comparison
 from esctl.groups import ENOUGH_SEEDS, Group
-from esctl.pairs import Pair, turned
+from esctl.pairs import Pair, pair_of
+from esctl.records import SharpnessRecord
 from esctl.resampling import Floats
-from esctl.rows import Row
-from esctl.stats import Estimate, over_seeds, seeds_half_width
+from esctl.rows import Row, common_sigmas, drops_at
+from esctl.stats import Z95, Estimate, over_seeds, seeds_half_width
 
 BASE, ES, ES_2N, ES_2G, ESSAM = "base", "ES", "ES 2N", "ES 2× generations", "ESSAM"
 CONTROLS = ("ESSAM random probe", "ESSAM flipped probe")
@@ -45,8 +47,9 @@ def report(evidence: Evidence) -> str:
     head = (
         f"# Report: {table.task}, {table.split} split, {table.problems:,} problems\n\n"
         "Differences are paired over problems, in points, with 95 % intervals that also speak for other seeds where"
-        f' both sides have {ENOUGH_SEEDS} or more. "Not shown" means that the interval holds 0: it is no proof of'
-        " equality.\n"
+        f" every trained row in them has {ENOUGH_SEEDS} or more. Those of flatness are over directions of noise, with"
+        ' the problems as they are. "Not shown" means that the interval holds 0: it is no proof of equality. The'
+        " intervals are not corrected for their number: where nothing differs, one in twenty says otherwise.\n"
     )
     return head + "".join(f"\n## {title}\n\n{_list(lines)}\n" for title, lines in sections)
 
@@ -54,7 +57,7 @@ def report(evidence: Evidence) -> str:
 def gains(table: Comparison) -> list[str]:
     """Every row against the base."""
     return [
-        f"{_seeded(row)}: {verdict(row.gain)} than the base ({_percent(row.strict)} strict)"
+        f"{_seeded(row)} {verdict(row.gain, 'the base')}; strict {percent(row.strict)} %"
         for row in table.rows
         if row.gain is not None
     ] or [_missing(BASE)]
@@ -64,10 +67,8 @@ def equal_cost(table: Comparison) -> list[str]:
     """ESSAM against ES that spends as much, and against its own controls."""
     found = []
     for other in (ES_2N, ES_2G, ES, *CONTROLS):
-        pair = pair_of(table, ESSAM, other)
-        found.append(
-            _missing(other) if pair is None else f"ESSAM {verdict(pair.difference)} than {other}{_spent(table, other)}"
-        )
+        pair = pair_of(table.pairs, ESSAM, other)
+        found.append(_missing(ESSAM, other) if pair is None else sentence(pair) + _spent(table, other))
     return found
 
 
@@ -76,23 +77,30 @@ def flatness(evidence: Evidence) -> list[str]:
     groups = {g.label: g for g in evidence.groups}
     lines = []
     for other in (ES, ES_2N):
-        if ESSAM not in groups or other not in groups:
-            lines.append(_missing(other))
-            continue
-        for sigma, difference in sharpness_differences(groups[ESSAM], groups[other]):
-            word = verdict(difference, ("sharper", "flatter"))
-            lines.append(f"σ = {sigma:g}: ESSAM {word} than {other} (accuracy lost under noise)")
-    return [*lines, *_flatness_and_accuracy(evidence.groups)]
+        both = ESSAM in groups and other in groups
+        found = sharpness_differences(groups[ESSAM], groups[other]) if both else []
+        for sigma, difference in found:
+            word = verdict(difference, other, ("sharper", "flatter"))
+            lines.append(f"σ = {sigma:g}: ESSAM {word}, in accuracy lost under noise")
+        if not found:
+            lines.append(_missing(f"the sharpness of {ESSAM} and {other} at one σ"))
+    return [*lines, flatness_and_accuracy(evidence.groups)]
 
 
 def sharpness_differences(row: Group, against: Group) -> list[tuple[float, Estimate]]:
-    """(sigma, S_avg of row − S_avg of against): seeds of noise are common, so they are paired; runs are not."""
-    ours, theirs = _drops(row), _drops(against)
-    return [(sigma, _drop_difference(ours[sigma], theirs[sigma])) for sigma in sorted(ours.keys() & theirs.keys())]
+    """(sigma, S_avg of row − S_avg of against): directions of noise are common, so they are paired; runs are not."""
+    ours, theirs = _measured(row), _measured(against)
+    if not ours or not theirs:
+        return []
+    sigmas = common_sigmas([*ours, *theirs])
+    drops = [drops_at([*ours, *theirs], sigma) for sigma in sigmas]
+    return [(s, _drop_difference(d[: len(ours)], d[len(ours) :])) for s, d in zip(sigmas, drops, strict=True)]
 
 
 def _drop_difference(ours: Floats, theirs: Floats) -> Estimate:
-    """Both are runs × noise seeds."""
+    """Both are runs × directions; one direction alone says nothing."""
+    if ours.shape[1] == 1:
+        return Estimate(float(ours.mean() - theirs.mean()), -1.0, 1.0)
     over_noise = over_seeds((ours.mean(axis=0) - theirs.mean(axis=0)).tolist())
     half = over_noise.high - over_noise.value
     if min(len(ours), len(theirs)) >= ENOUGH_SEEDS:
@@ -100,45 +108,32 @@ def _drop_difference(ours: Floats, theirs: Floats) -> Estimate:
     return Estimate(over_noise.value, over_noise.value - half, over_noise.value + half)
 
 
-def _drops(group: Group) -> dict[float, Floats]:
-    """S_avg's terms by sigma, runs × noise seeds; only sigmas that every run was measured at."""
-    records = [item.sharpness for item in group.items]
-    if not records or any(r is None for r in records):
-        return {}
-    found: dict[float, list[list[float]]] = {}
-    for record in records:
-        for point in record.average if record else ():
-            found.setdefault(point.sigma, []).append(point.drops)
-    return {sigma: np.array(drops) for sigma, drops in found.items() if len(drops) == len(records)}
+def _measured(group: Group) -> list[SharpnessRecord]:
+    """One record per run; none at all unless every run was measured."""
+    records = [item.sharpness for item in group.items if item.sharpness is not None]
+    return records if len(records) == len(group.items) else []
 
 
-def _flatness_and_accuracy(groups: Sequence[Group]) -> list[str]:
-    """Spearman's rank correlation over trained runs, with Fisher's interval."""
-    points = [(drop, accuracy) for g in groups if g.trained for drop, accuracy in _points(g)]
-    if len(points) < 6:
-        return [f"flatness and accuracy: {len(points)} trained runs with sharpness, too few to tell"]
-    r = spearman([p[0] for p in points], [p[1] for p in points])
-    centre, half = math.atanh(max(-0.999, min(0.999, r))), 1.96 * 1.03 / math.sqrt(len(points) - 3)
+def flatness_and_accuracy(groups: Sequence[Group]) -> str:
+    """Spearman's rank correlation over trained runs, with Fisher's interval (Fieller, Hartley & Pearson 1957)."""
+    measured = [(group, records) for group in groups if group.trained and (records := _measured(group))]
+    sigmas = common_sigmas([r for _, records in measured for r in records])
+    lost = [d for _, records in measured for d in drops_at(records, sigmas[-1]).mean(axis=1)] if sigmas else []
+    if len(lost) < 6:
+        return f"flatness and accuracy: {len(lost)} trained runs with sharpness at one σ, too few to tell"
+    r = spearman(lost, [share for group, _ in measured for share in group.shares("strict").mean(axis=1)])
+    centre, half = math.atanh(max(-0.999, min(0.999, r))), Z95 * math.sqrt(1.06 / (len(lost) - 3))
     low, high = math.tanh(centre - half), math.tanh(centre + half)
-    word = (
+    way = (
         "no relation shown"
         if low <= 0 <= high
-        else "sharper runs are less accurate"
-        if r < 0
-        else "sharper runs are more accurate"
+        else f"among these, the sharper are {'less' if r < 0 else 'more'} accurate"
     )
-    return [
-        f"over {len(points)} trained runs, rank correlation of sharpness (largest common σ) and accuracy {r:+.2f}"
-        f" ({low:+.2f} to {high:+.2f}): {word}; runs of one method are alike, so this interval is too narrow"
-    ]
-
-
-def _points(group: Group) -> list[tuple[float, float]]:
-    drops = _drops(group)
-    if not drops:
-        return []
-    worst = drops[max(drops)].mean(axis=1).tolist()
-    return list(zip(worst, group.shares("strict").mean(axis=1).tolist(), strict=True))
+    return (
+        f"over {len(lost)} trained runs, rank correlation of accuracy lost at σ = {sigmas[-1]:g} with accuracy {r:+.2f}"
+        f" ({low:+.2f} to {high:+.2f}): {way}. Runs of one method are alike, so the interval is too narrow; and"
+        " accuracy at θ is part of the loss, which by itself pulls the correlation up"
+    )
 
 
 def spearman(a: Sequence[float], b: Sequence[float]) -> float:
@@ -156,15 +151,15 @@ def _ranks(values: Sequence[float]) -> Floats:
 
 
 def coverage(table: Comparison) -> list[str]:
-    """pass@k of every sampled row against the base, then ES against RL, at the smallest and the largest k."""
+    """pass@k of every sampled row against the base, then ES against RL, in the first and the last column."""
     if not table.columns:
         return ["no row has sampled evaluations"]
     found = []
     for column in dict.fromkeys((table.columns[0], table.columns[-1])):
         for row, against in [(r, BASE) for r in (ES, ESSAM, *RL)] + [(ES, r) for r in RL]:
-            pair = pair_of(table, row, against, column)
+            pair = pair_of(table.pairs, row, against, column)
             if pair is not None:
-                found.append(f"{column}: {row} {verdict(pair.difference)} than {against}")
+                found.append(f"{column}: {sentence(pair)}")
     return found or [_missing("pass@k of two rows")]
 
 
@@ -173,51 +168,38 @@ def format_share(table: Comparison) -> list[str]:
     base = next((row for row in table.rows if row.label == BASE), None)
     if base is None:
         return [_missing(BASE)]
-    found = []
-    for row in table.rows:
-        if row.gain is None:
-            continue
-        ability = row.flexible.value - base.flexible.value
-        found.append(
-            f"{row.label}: strict {_points_text(row.gain.value)}, flexible {_points_text(ability)}, format"
-            f" {_points_text(row.formatted.value - base.formatted.value)}"
-            + (f"; so {_share(row.gain.value - ability, row.gain.value)} of the strict gain is format")
-            * (row.gain.value > 0 and row.gain.low > 0)
-        )
-    return found
+    return [_format_line(row, row.gain, base) for row in table.rows if row.gain is not None]
+
+
+def _format_line(row: Row, gain: Estimate, base: Row) -> str:
+    flexible = row.flexible.value - base.flexible.value
+    formatted = row.formatted.value - base.formatted.value
+    line = f"{row.label}: strict {signed(gain.value)}, flexible {signed(flexible)}, format {signed(formatted)}"
+    if gain.low <= 0:
+        return line
+    apart = min(1.0, max(0.0, 1 - flexible / gain.value))
+    return f"{line}; by these estimates {100 * apart:.0f} % of the strict gain goes beyond the flexible one"
 
 
 def second(evidence: Evidence) -> list[str]:
     """Mirrored pairs against ES; then every table on another task, row by row against its base."""
-    mirrored = pair_of(evidence.table, "ES mirrored", ES)
-    lines = [
-        _missing("ES mirrored", full=True)
-        if mirrored is None
-        else f"ES mirrored {verdict(mirrored.difference)} than ES"
-    ]
+    mirrored = pair_of(evidence.table.pairs, "ES mirrored", ES)
+    lines = [sentence(mirrored) if mirrored else _missing("ES mirrored", full=True)]
     for other in evidence.others:
-        lines += [f"on {other.task}: {row.label} {verdict(row.gain)} than its base" for row in other.rows if row.gain]
+        lines += [f"on {other.task}: {row.label} {verdict(row.gain, 'its base')}" for row in other.rows if row.gain]
     return lines if evidence.others else [*lines, _missing("a second benchmark", full=True)]
 
 
-def pair_of(table: Comparison, row: str, against: str, metric: str = "strict") -> Pair | None:
-    """Row minus against, whichever way the table has it."""
-    for pair in table.pairs:
-        if pair.metric == metric and (pair.row, pair.against) == (row, against):
-            return pair
-        if pair.metric == metric and (pair.row, pair.against) == (against, row):
-            return turned(pair)
-    return None
+def sentence(pair: Pair) -> str:
+    """The verdict on a pair, and what its interval speaks for."""
+    return f"{pair.row} {verdict(pair.difference, pair.against)}, over {pair.over}"
 
 
-def verdict(difference: Estimate | None, words: tuple[str, str] = ("higher", "lower")) -> str:
-    """`12.3 points higher (10.0 to 14.6)`, or that no difference is shown."""
-    if difference is None:
-        return "was not compared"
-    interval = f"({100 * difference.low:+.1f} to {100 * difference.high:+.1f})"
+def verdict(difference: Estimate, other: str, words: tuple[str, str] = ("higher", "lower")) -> str:
+    """`is higher than …: +12.3 (+10.0 to +14.6)` points, or that no difference is shown."""
     if difference.low <= 0 <= difference.high:
-        return f"is not shown to be {words[0]} or {words[1]}: {_points_text(difference.value)} {interval}"
-    return f"is {100 * abs(difference.value):.1f} points {words[difference.value < 0]} {interval}"
+        return f"is not shown to be {words[0]} or {words[1]} than {other}: {points(difference)}"
+    return f"is {words[difference.value < 0]} than {other}: {points(difference)}"
 
 
 def _seeded(row: Row) -> str:
@@ -229,23 +211,11 @@ def _spent(table: Comparison, label: str) -> str:
     essam = next((r for r in table.rows if r.label == ESSAM), None)
     if row is None or essam is None or not essam.rollouts:
         return ""
-    return f", which spends {row.rollouts / essam.rollouts:.2g} × its rollouts"
+    return f"; {label} spends {row.rollouts / essam.rollouts:.2g} × its rollouts"
 
 
-def _missing(what: str, full: bool = False) -> str:
-    return f"not measured: {what}" + (" (FULL=1 adds it)" if full else "")
-
-
-def _points_text(share: float) -> str:
-    return f"{100 * share:+.1f}"
-
-
-def _share(part: float, whole: float) -> str:
-    return "all" if part >= whole else f"{100 * part / whole:.0f} %"
-
-
-def _percent(e: Estimate) -> str:
-    return f"{100 * e.value:.1f} %, {100 * e.low:.1f} to {100 * e.high:.1f}"
+def _missing(*what: str, full: bool = False) -> str:
+    return f"not in this table: {' against '.join(what)}" + (" (FULL=1 adds it)" if full else "")
 
 
 def _list(lines: Sequence[str]) -> str:

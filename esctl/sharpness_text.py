@@ -3,6 +3,7 @@
 import math
 from collections.abc import Sequence
 
+from esctl.cells import aligned
 from esctl.records import SharpnessRecord
 from esctl.rundir import adapter
 from esctl.stats import over_seeds, wilson
@@ -77,5 +78,4 @@ def _interval(n: int) -> str:
 
 
 def _table(rows: Sequence[Sequence[str]]) -> str:
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return "\n".join("  " + "  ".join(c.rjust(w) for c, w in zip(row, widths, strict=True)) for row in rows)
+    return "\n".join(f"  {line}" for line in aligned(rows))

@@ -8,6 +8,7 @@ import io
 from collections.abc import Sequence
 from dataclasses import asdict
 
+from esctl.cells import aligned, percent, points
 from esctl.compare import Comparison
 from esctl.pairs import Pair
 from esctl.references import Reference
@@ -22,12 +23,12 @@ PAIR_HEADERS = ("pair", "metric", "points (95 %)", "over", "won/lost", "McNemar 
 
 def terminal(comparison: Comparison) -> str:
     """Aligned blocks: scores, pass@k and sharpness where measured, costs beside the score, pairs; then notes."""
-    blocks = [_banner(comparison), title(comparison), _aligned(_scores(comparison), 1)]
+    blocks = [_banner(comparison), title(comparison), _ruled(_scores(comparison), 1)]
     if comparison.columns or comparison.sigma is not None:
-        blocks.append(_aligned(_more_scores(comparison), 1))
-    blocks.append(_aligned(_costs(comparison), 1))
+        blocks.append(_ruled(_more_scores(comparison), 1))
+    blocks.append(_ruled(_costs(comparison), 1))
     if comparison.pairs:
-        blocks.append(_aligned([list(PAIR_HEADERS), *(_pair_cells(p) for p in comparison.pairs)], 2))
+        blocks.append(_ruled([list(PAIR_HEADERS), *(_pair_cells(p) for p in comparison.pairs)], 2))
     notes = "\n".join(_notes(comparison))
     return "\n\n".join(block for block in (*blocks, notes) if block)
 
@@ -146,21 +147,6 @@ def _pair_cells(pair: Pair) -> Cells:
     return [names, pair.metric, points(pair.difference), pair.over, _changes(pair.won, pair.lost), p_value]
 
 
-def percent(e: Estimate) -> str:
-    """A share as percent with its interval."""
-    return f"{100 * e.value:.1f} ({100 * e.low:.1f}–{100 * e.high:.1f})"
-
-
-def points(e: Estimate) -> str:
-    """A difference of shares as percentage points with its interval, signed."""
-    return f"{_signed(e.value)} ({_signed(e.low)} to {_signed(e.high)})"
-
-
-def _signed(share: float) -> str:
-    text = f"{100 * share:+.1f}".replace("-", "−")
-    return "0.0" if text in ("+0.0", "−0.0") else text
-
-
 def _changes(won: float | None, lost: float | None) -> str:
     """Problems won and lost: whole for single runs, to one decimal for means over pairs of runs."""
     if won is None or lost is None:
@@ -185,15 +171,10 @@ def _published_changes(reference: Reference) -> str:
     return _changes(reference.counts.get("progressions"), reference.counts.get("regressions"))
 
 
-def _aligned(rows: Sequence[Cells], left: int) -> str:
-    """Columns as wide as their widest cell, the first `left` of them flush left, between rules."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = [
-        "  ".join(c.ljust(w) if i < left else c.rjust(w) for i, (c, w) in enumerate(zip(r, widths, strict=True)))
-        for r in rows
-    ]
-    rule = "─" * len(lines[0])
-    return "\n".join([lines[0], rule, *lines[1:]])
+def _ruled(rows: Sequence[Cells], left: int) -> str:
+    """Aligned columns, with a rule under the headers."""
+    lines = aligned(rows, left)
+    return "\n".join([lines[0], "─" * len(lines[0]), *lines[1:]])
 
 
 def _bars(rows: Sequence[Cells]) -> str:
