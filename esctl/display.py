@@ -10,6 +10,7 @@ from esctl.evaluate import EvalProgress, strict_share
 from esctl.jobs import Progress as JobsProgress
 from esctl.records import EvalRecord
 from esctl.samples import decoding_text
+from esctl.selection import is_greedy
 from esctl.stats import wilson
 from esctl.train import Evaluated, Event, GenerationDone, Notice
 
@@ -107,8 +108,7 @@ def eval_line(record: EvalRecord) -> str:
     # Samples of one problem are alike: Wilson's interval would be too narrow. `esctl passk` has the right one.
     interval = f" ({100 * strict.low:.1f}–{100 * strict.high:.1f})" if s.n == 1 else ""
     drawn = "" if s.n == 1 else f" × {s.n} samples"
-    greedy = s.temperature == 0 and record.mode.kind == "token"
-    how = "" if greedy else f", {decoding_text(s.temperature, s.top_p, record.mode)}"
+    how = "" if is_greedy(record) else f", {decoding_text(s.temperature, s.top_p, record.mode)}"
     return (
         f"{record.task.name} {record.split} at generation {record.step}{how}: strict"
         f" {100 * strict_share(record):.1f} %{interval}, flexible {100 * sum(p.flexible) / n:.1f} %,"

@@ -167,7 +167,8 @@ def write_results(planned: Sequence[Planned], root: Path, split: str = "test") -
     at_home = [item for item, p in zip(loaded, planned, strict=True) if task in tasks_of(p)]
     own = [item for item, p in zip(loaded, planned, strict=True) if p.recipe.task.name == task]
     request = Request(split, task)
-    table, groups = compare_loaded(own, Wanted(request)), tuple(grouped(select(own, request).items))
+    ks = next((p.job.passk.ks for p in planned if p.job.passk and p.recipe.task.name == task), ())
+    table, groups = compare_loaded(own, Wanted(request, ks)), tuple(grouped(select(own, request).items))
     others = []
     for other in sorted({t for p in planned for t in tasks_of(p)} - {task}):
         there = [item for item, p in zip(loaded, planned, strict=True) if other in tasks_of(p)]

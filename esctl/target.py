@@ -18,9 +18,8 @@ from esctl.methods import METHODS
 from esctl.recipe import EMBEDDED, Plain, Recipe, dump_recipe, load_recipe, read_recipe_file, recipes
 from esctl.records import RunRecord
 from esctl.rundir import RunDir, write_atomic
+from esctl.selection import BASE
 from esctl.session import new_record, read_recipe
-
-BASE = "base"
 
 
 @dataclass(frozen=True)
