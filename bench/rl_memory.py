@@ -12,6 +12,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import torch
+
 from esctl.baselines import Step, open_trainer
 from esctl.experiment import Experiment
 from esctl.memory import Setting, architecture, footprint
@@ -54,7 +56,13 @@ def measure(method: str, model: str) -> dict[str, int]:
 
     trainer.train(0, record)
     setting = Setting(
-        "fp32", max(lengths), MICROBATCH, rollouts=PROMPTS * SAMPLES, reference=baseline.kl > 0, copy=False
+        "fp32",
+        max(lengths),
+        MICROBATCH,
+        rollouts=PROMPTS * SAMPLES,
+        reference=baseline.kl > 0,
+        copy=False,
+        cpu=not torch.cuda.is_available(),
     )
     formula = footprint(method, architecture(model), setting)
     held = trainer.tensor_bytes()

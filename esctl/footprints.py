@@ -160,5 +160,5 @@ def run_setting(recipe: Recipe, record: RunRecord) -> Setting:
     if rl is None:
         return Setting(dtype, seq, recipe.prompts, rollouts=recipe.prompts)
     precision = {"float32": "fp32", "bfloat16": "bf16"}[rl.precision]
-    held = min(rl.samples * recipe.prompts, ROWS)
-    return Setting(precision, seq, rl.microbatch, rl.gradient_checkpointing, held, rl.kl > 0, copy=False)
+    rows, kept = min(rl.samples * recipe.prompts, ROWS), rl.gradient_checkpointing
+    return Setting(precision, seq, rl.microbatch, kept, rows, rl.kl > 0, copy=False, cpu=not on_device)

@@ -13,6 +13,7 @@ GIB = 2**30
 FP32 = 4  # bytes; master weights, gradients, Adam's moments, centers
 ITEMSIZE = {"fp32": 4, "bf16": 2, "fp16": 2}
 LOGIT_CHUNK = 1024  # tokens, the default of PPO's `logit_chunk`
+TILE = (4096, 32768)  # tokens and vocabulary of the logits that TRL's GRPO computes at once
 METHOD_NAMES = ("es", "essam", "essam-f", "grpo", "ppo")
 # What ES holds beside the served weights lies in host memory, also where those lie on a GPU.
 HOST = ("center", "probe", "scratch")
@@ -55,6 +56,7 @@ class Setting:
     rollouts: int = 64  # sequences in the KV cache at once
     reference: bool = True  # a frozen copy of the base for the KL term
     copy: bool = True  # a copy of the policy for rollouts, as vLLM keeps one
+    cpu: bool = False  # trained on a CPU, where no kernel works on a tile of logits in place
 
     def __post_init__(self) -> None:
         if self.dtype not in ITEMSIZE:
@@ -184,13 +186,17 @@ def forward_bytes(arch: Architecture, setting: Setting) -> int:
 
 
 def logit_bytes(method: str, arch: Architecture, setting: Setting) -> int:
-    """Logits over the vocabulary in fp32, where they are computed again for a backward pass.
+    """Logits over the vocabulary, where they are computed again for a backward pass; as if every token was scored.
 
-    PPO holds four of their size (logits, log-probabilities, and a gradient of each) for one chunk of tokens; TRL's
-    GRPO folds them in tiles, which are small.
+    PPO holds four fp32 tensors (logits, log-probabilities, and a gradient of each) for one chunk of tokens. TRL's GRPO
+    works tile by tile: on a GPU a kernel writes the gradient over the logits; on a CPU torch makes it with seven fp32
+    tensors and one of booleans beside them.
     """
-    tokens = min(LOGIT_CHUNK, setting.batch * setting.seq)
-    return 4 * FP32 * tokens * arch.vocabulary if method == "ppo" else 0
+    tokens = setting.batch * setting.seq
+    if method == "ppo":
+        return 4 * FP32 * min(LOGIT_CHUNK, tokens) * arch.vocabulary
+    tile = min(TILE[0], tokens) * min(TILE[1], arch.vocabulary)
+    return tile * (setting.itemsize + (7 * FP32 + 1 if setting.cpu else 0))
 
 
 def backward_bytes(arch: Architecture, setting: Setting) -> int:

@@ -8,6 +8,10 @@ from dataclasses import fields, replace
 from pathlib import Path
 
 import pytest
+import torch
+from torch.multiprocessing.reductions import StorageWeakRef
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from esctl.baselines.grpo import GRPO
 from esctl.batches import batch
@@ -182,8 +186,6 @@ def test_trl_trains_on_the_prompts_of_es_token_for_token(seen, experiment):
 
 @pytest.mark.slow
 def test_advantages_are_of_the_rewards_that_es_would_give(seen, experiment):
-    import torch
-
     for made, step in zip(*seen, strict=True):
         for completions, problem in zip(step.scored, step.chosen.problems, strict=True):
             again = experiment.score([problem] * 4, [s.completion for s in completions])
@@ -245,6 +247,41 @@ def test_variants_train(sets):
     assert steps[0].own["policy/grad_norm"] > 0
     if experiment.recipe.method.kl:
         assert steps[0].own["drift/norm"] > 0
+
+
+class Live(TorchDispatchMode):
+    """Bytes of what operations made and somebody still holds: the most there were at the end of an operation."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.most, self._held = 0, dict[int, tuple[StorageWeakRef, int]]()
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None) -> object:
+        made = func(*args, **(kwargs or {}))
+        for storage in [t.untyped_storage() for t in tree_leaves(made) if isinstance(t, torch.Tensor)]:
+            reference = StorageWeakRef(storage)
+            self._held.setdefault(reference.cdata, (reference, storage.nbytes()))
+        self._held = {key: held for key, held in self._held.items() if not held[0].expired()}
+        self.most = max(self.most, sum(size for _, size in self._held.values()))
+        return made
+
+
+def test_logits_of_a_backward_pass_are_the_formula():
+    """TRL's loss over one tile on a CPU; the hidden state is so narrow that logits are nearly all there is."""
+    from esctl.baselines.grpo_trainer import quiet_trl
+    from esctl.memory import Setting, architecture, logit_bytes
+
+    with quiet_trl():
+        from trl.kernels.chunked_logprob import ChunkedLogProbFunction
+    tokens, hidden, vocabulary = 64, 4, 40_000
+    states, weight = torch.randn(tokens, hidden, requires_grad=True), torch.randn(vocabulary, hidden)
+    with Live() as live:
+        found = ChunkedLogProbFunction.apply(
+            states, weight, None, torch.arange(tokens), 1.0, 32768, None, 1.0, ("log_probs", "entropy")
+        )
+        found[0].sum().backward()
+    arch = replace(architecture("embedded"), vocabulary=vocabulary)
+    assert live.most == pytest.approx(logit_bytes("grpo", arch, Setting("fp32", tokens, 1, cpu=True)), rel=0.02)
 
 
 def test_without_trl_one_line_says_what_to_install(monkeypatch, experiment):
