@@ -11,7 +11,7 @@ import os
 import shutil
 import zlib
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TypeVar, cast
 
@@ -24,6 +24,7 @@ from esctl.records import SCHEMA, EvalRecord, RunRecord, ScoreRecord, SharpnessR
 
 T = TypeVar("T")
 _ADAPTERS: dict[type, object] = {}
+UNBEGUN = (".lock", ".recipe.yaml.new")  # what a kill can leave of a run that was not begun
 
 
 class RunDir:
@@ -47,25 +48,30 @@ class RunDir:
         return self.record.is_file()
 
     def refuse_used(self) -> None:
-        """Refuse a directory that holds anything but an abandoned lock."""
+        """Refuse a directory that holds anything but what a kill leaves before a run is begun."""
         if self.path.is_file():
             raise RunError(f"{self.path}: is a file; choose a directory with --run")
-        if self.path.is_dir() and any(p.name != ".lock" for p in self.path.iterdir()):
+        if self.path.is_dir() and any(p.name not in UNBEGUN for p in self.path.iterdir()):
             raise RunError(f"{self.path}: is in use; continue it with --resume, or choose another with --run")
 
     @contextmanager
     def lock(self) -> Iterator[None]:
         """One process at a time; the lock dies with its process."""
+        lock = filelock.FileLock(self.path / ".lock", timeout=0)
         try:
             self.path.mkdir(parents=True, exist_ok=True)
-            with filelock.FileLock(self.path / ".lock", timeout=0):
-                yield
+            lock.acquire()
         except filelock.Timeout:
             raise RunError(f"{self.path}: another process is using this run; wait for it or stop it") from None
         except (FileExistsError, NotADirectoryError):
             raise RunError(f"{self.path}: is a file; choose a directory with --run") from None
-        except PermissionError as error:
-            raise RunError(f"{error.filename}: cannot be written; choose another place with --run") from None
+        except OSError as error:
+            what = f"cannot be written ({error.strerror})"
+            raise RunError(f"{error.filename or self.path}: {what}; choose another place with --run") from None
+        try:  # apart: what the caller raises is not about the lock
+            yield
+        finally:
+            lock.release()
 
     def read_record(self) -> RunRecord:
         """`run.json`, checked."""
@@ -133,16 +139,30 @@ def find_runs(paths: Iterable[Path]) -> list[RunDir]:
     return list({run.path.resolve(): run for run in found}.values())
 
 
+@contextmanager
+def _writing(path: Path) -> Iterator[None]:
+    """Say which file a full or read-only disk refused; what was there before stays."""
+    try:
+        yield
+    except OSError as error:
+        with suppress(OSError):  # a read-only disk refuses this too
+            path.with_name(f".{path.name}.new").unlink(missing_ok=True)
+        raise RunError(
+            f"{path}: cannot be written ({error.strerror}); make room or give write access, then go on where it stopped"
+        ) from None
+
+
 def write_atomic(path: Path, data: bytes) -> None:
     """Write beside, sync, rename: readers see the old file or the new one, never half of one."""
-    path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.new")
-    with temporary.open("wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    reach("mid-rename")
-    temporary.replace(path)
+    with _writing(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with temporary.open("wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        reach("mid-rename")
+        temporary.replace(path)
 
 
 def replace_folder(path: Path, built: Path) -> None:
@@ -167,6 +187,8 @@ def read_json(path: Path, kind: type[T]) -> T:
         tree = json.loads(path.read_bytes())
     except FileNotFoundError:
         raise RunError(f"{path}: missing") from None
+    except OSError as error:
+        raise RunError(f"{path}: cannot be read ({error.strerror}); restore it or move it away") from None
     except ValueError as error:
         raise RunError(f"{path}: not JSON ({error}); restore it or remove the run") from None
     if isinstance(tree, dict) and tree.get("schema", SCHEMA) != SCHEMA:
@@ -176,8 +198,13 @@ def read_json(path: Path, kind: type[T]) -> T:
 
 def append_lines(path: Path, values: Iterable[object], sync: bool = False) -> None:
     """Append one JSON line per dataclass, starting on a line of its own also after a torn one was dropped."""
-    path.parent.mkdir(parents=True, exist_ok=True)
     text = b"".join(adapter(type(v)).dump_json(v) + b"\n" for v in values)
+    with _writing(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        _append(path, text, sync)
+
+
+def _append(path: Path, text: bytes, sync: bool) -> None:
     with path.open("ab") as file:
         file.write(text[: len(text) // 2])
         file.flush()

@@ -4,6 +4,7 @@ import gzip
 import subprocess
 import sys
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -193,3 +194,34 @@ def test_a_record_without_new_fields_is_still_read(tmp_path):
         RECORD, label="", method="external", base=Base("m", "w", "t"), problems_sha256={}, dim=1,
         noise=NoiseRecord(1, ""),
     )  # fmt: skip
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full, a disk without room")
+def test_a_full_disk_is_named_and_leaves_the_old_file(tmp_path):
+    (tmp_path / "a.json").write_text("old")
+    (tmp_path / ".a.json.new").symlink_to("/dev/full")
+    (tmp_path / "b.jsonl").symlink_to("/dev/full")
+    with pytest.raises(RunError, match=r"a\.json: cannot be written \(No space left on device\); make room"):
+        write_atomic(tmp_path / "a.json", b"new")
+    with pytest.raises(RunError, match=r"b\.jsonl: cannot be written \(No space left on device\); make room"):
+        append_lines(tmp_path / "b.jsonl", SAMPLES)
+    assert {p.name: p.is_symlink() for p in tmp_path.iterdir()} == {"a.json": False, "b.jsonl": True}
+    assert (tmp_path / "a.json").read_text() == "old"
+
+
+def test_what_a_kill_leaves_before_a_run_is_begun_does_not_stand_in_its_way(tmp_path):
+    for name in (".lock", ".recipe.yaml.new"):
+        (tmp_path / name).touch()
+    RunDir(tmp_path).refuse_used()
+
+
+def test_what_is_raised_while_a_run_is_locked_is_not_taken_for_its_lock(tmp_path):
+    with pytest.raises(FileExistsError, match="theirs"), RunDir(tmp_path).lock():
+        raise FileExistsError("theirs")
+    with RunDir(tmp_path).lock():
+        pass
+
+
+def test_a_place_that_cannot_hold_a_run_is_named():
+    with pytest.raises(RunError, match=r"/proc/.*: cannot be written \(.*\); choose another place with --run"):
+        RunDir(Path("/proc/none")).lock().__enter__()
