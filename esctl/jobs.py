@@ -54,7 +54,7 @@ class _Running:
 
 
 def run_jobs(jobs: Sequence[Job], at_once: int, report: Callable[[Progress], None]) -> list[Failure]:
-    """Run every job, `at_once` side by side, one thread each; a failed job stops no other.
+    """Run every job, `at_once` side by side on equal shares of the cores; a failed job stops no other.
 
     Longest first, so that no long one is left alone at the end. On KeyboardInterrupt (Ctrl-C, or SIGTERM where the
     caller maps it) every running job is interrupted and waited for, so that it can record what it has.
@@ -64,7 +64,7 @@ def run_jobs(jobs: Sequence[Job], at_once: int, report: Callable[[Progress], Non
     try:
         while waiting or running:
             while waiting and len(running) < at_once:
-                running.append(_start(waiting.pop(0)))
+                running.append(_start(waiting.pop(0), max(1, (os.cpu_count() or 1) // at_once)))
                 report(_progress(jobs, waiting, running, ended, failures, at_once))
             time.sleep(POLL_SECONDS)
             for item in [r for r in running if r.process.poll() is not None]:
@@ -78,16 +78,17 @@ def run_jobs(jobs: Sequence[Job], at_once: int, report: Callable[[Progress], Non
     return failures
 
 
-def _start(job: Job) -> _Running:
+def _start(job: Job, threads: int) -> _Running:
     job.log.parent.mkdir(parents=True, exist_ok=True)
-    threads = {"OMP_NUM_THREADS": "1", "NUMBA_NUM_THREADS": "1"}  # more spin on cores that the others need
+    # More threads than its share of the cores would spin on those that the others need.
+    limits = {"OMP_NUM_THREADS": str(threads), "NUMBA_NUM_THREADS": str(threads)}
     with job.log.open("ab") as log:
         process = subprocess.Popen(
             [sys.executable, "-m", *job.argv],
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
-            env={**os.environ, **threads},
+            env={**os.environ, **limits},
             start_new_session=True,  # Ctrl-C reaches the jobs through `_stop` alone, once
         )
     return _Running(job, process, time.monotonic())

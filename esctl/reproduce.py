@@ -35,8 +35,8 @@ TRAINING_WORK = 3.0
 PEAK_RATE, FLOPS = 30_000, 1e14  # generated tokens per second at most; floating-point operations per second
 SHARPNESS_CANDIDATES, TEST_PROBLEMS = 70, 2000  # about
 BASE = "base"
-# Per weight, beside activations and KV cache, bf16 served: ES on the GPU 2, its fp32 center on the host 4, a second for
-# the probe 4; RL in fp32: weights, gradients, two moments, the frozen reference; PPO's critic as much as its policy.
+# Per weight, beside activations and KV cache, bf16 served: ES 2, its fp32 center 4, a second for the probe 4 (on the
+# host, or beside the weights where a GPU has room); RL in fp32: weights, gradients, two moments, the frozen reference; PPO's critic as much as its policy.
 BYTES = {BASE: 2, "es": 6, "essam": 10, "essam-f": 10, "grpo": 20, "ppo": 36}
 
 
@@ -126,10 +126,10 @@ def plan_table(table: TableSection, root: Path, full: bool = False) -> list[Plan
 
 
 def _planned(table: TableSection, row: RowSection, model: str, seed: int, root: Path, also: tuple[str, ...]) -> Planned:
-    label = row.label if len(table.models) == 1 else f"{row.label} {model.rpartition('/')[2]}"
-    changes: dict[str, Plain] = {**row.set, "model": model, "label": label, "seed": seed}
+    changes: dict[str, Plain] = {**row.set, "model": model, "label": row.label, "seed": seed}
     recipe = load_recipe(row.recipe, changes)
-    name = file_name(f"{label}-{recipe.task.name}" + ("" if row.base else f"-s{seed}"))
+    which = "" if len(table.models) == 1 else f"{short_name(model)}-"
+    name = file_name(f"{which}{row.label}-{recipe.task.name}" + ("" if row.base else f"-s{seed}"))
     job = RowJob(
         recipe=str(root / "recipes" / f"{name}.yaml"),
         recipe_sha256=hashlib.sha256(dump_recipe(recipe).encode()).hexdigest(),
@@ -160,8 +160,23 @@ def _job(planned: Planned, root: Path) -> Job:
     return Job(planned.name, argv, root / "logs" / f"{planned.name}.log", planned.work)
 
 
-def write_results(planned: Sequence[Planned], root: Path, split: str = "test") -> list[Path]:
-    """The tables, the pictures and the report of finished runs; returns the files, in the order of reading."""
+def short_name(model: str) -> str:
+    """A model's name without its owner."""
+    return model.rpartition("/")[2]
+
+
+def write_results(planned: Sequence[Planned], root: Path) -> list[Path]:
+    """Tables, pictures and a report of finished runs; a folder for each model, where there are several."""
+    by_model: dict[str, list[Planned]] = {}
+    for p in planned:
+        by_model.setdefault(p.recipe.model, []).append(p)
+    if len(by_model) == 1:
+        return _write_model(planned, root)
+    return [f for model, own in by_model.items() for f in _write_model(own, root / file_name(short_name(model)))]
+
+
+def _write_model(planned: Sequence[Planned], root: Path, split: str = "test") -> list[Path]:
+    """Returns the files in the order of reading."""
     loaded = load_runs([RunDir(Path(p.job.run)) for p in planned])
     task = planned[0].recipe.task.name
     at_home = [item for item, p in zip(loaded, planned, strict=True) if task in tasks_of(p)]

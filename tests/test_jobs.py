@@ -39,10 +39,11 @@ def test_so_many_run_at_once_and_the_longest_begins_first(tmp_path):
     assert (seen[-1].done, seen[-1].total, seen[-1].seconds_left) == (4, 4, 0.0)
 
 
-def test_every_job_runs_with_one_thread(tmp_path):
+@pytest.mark.parametrize("at_once", [1, 64])
+def test_every_job_gets_its_share_of_the_cores(tmp_path, at_once):
     text = f"import os; open({str(tmp_path / 'threads')!r}, 'w').write(os.environ['OMP_NUM_THREADS'])"
-    run_jobs([job(tmp_path, "j", "threads", text)], 1, lambda progress: None)
-    assert (tmp_path / "threads").read_text() == "1"
+    run_jobs([job(tmp_path, "j", "threads", text)], at_once, lambda progress: None)
+    assert int((tmp_path / "threads").read_text()) == max(1, (os.cpu_count() or 1) // at_once)
 
 
 def test_an_interrupted_parent_interrupts_its_jobs_and_leaves_none(tmp_path):
