@@ -36,7 +36,8 @@ PEAK_RATE, FLOPS = 30_000, 1e14  # generated tokens per second at most; floating
 SHARPNESS_CANDIDATES, TEST_PROBLEMS = 70, 2000  # about
 BASE = "base"
 # Per weight, beside activations and KV cache, bf16 served: ES 2, its fp32 center 4, a second for the probe 4 (on the
-# host, or beside the weights where a GPU has room); RL in fp32: weights, gradients, two moments, the frozen reference; PPO's critic as much as its policy.
+# host, or beside the weights where a GPU has room); RL in fp32: weights, gradients, two moments, the frozen reference;
+# PPO's critic as much as its policy.
 BYTES = {BASE: 2, "es": 6, "essam": 10, "essam-f": 10, "grpo": 20, "ppo": 36}
 
 
