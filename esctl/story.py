@@ -37,7 +37,7 @@ def summary(run: RunDir, record: RunRecord) -> str:
 
 def chosen_samples(run: RunDir, generation: int | None, wrong: bool) -> list[SampleRecord]:
     """The stored rollouts of a generation, the last by default."""
-    files = {int(p.stem): p for p in run.samples.glob("*.jsonl")}
+    files = {int(p.stem): p for p in run.samples.glob("*.jsonl") if p.stem.isdecimal()}
     if not files:
         raise RunError(f"{run.path}: no rollouts are stored yet")
     place = max(files) if generation is None else generation

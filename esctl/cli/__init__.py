@@ -28,6 +28,13 @@ def main() -> None:
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
+    except OSError as error:
+        if error.filename is None:  # not about a file that was named, so not a known failure
+            raise
+        print(
+            f"esctl: {error.filename}: {error.strerror}; check the path, its permissions and the disk", file=sys.stderr
+        )
+        sys.exit(1)
 
 
 def _show_version(wanted: bool) -> None:
