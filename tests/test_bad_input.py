@@ -375,6 +375,26 @@ PLAIN = [
         "recipe arithmetic/esam: no such file and no shipped recipe; did you mean arithmetic/essam?",
     ),
     (
+        "compare D/folder",
+        1,
+        "D/folder/evals/a.json: cannot be read (Is a directory); restore it or move it away",
+    ),
+    (
+        "show D/mini --generation 4",
+        2,
+        "--generation 4: D/mini has rollouts of 3 to 3",
+    ),
+    (
+        "recipes copy arithmetic/es D/none/mine.yaml",
+        1,
+        "D/none/mine.yaml: No such file or directory; check the path, its permissions and the disk",
+    ),
+    (
+        f"show D/{'x' * 300}",
+        1,
+        f"D/{'x' * 300}/run.json: File name too long; check the path, its permissions and the disk",
+    ),
+    (
         "recipes copy arithmetic/es D/data/train.jsonl",
         2,
         "D/data/train.jsonl: exists; choose another name",
@@ -415,6 +435,11 @@ def stage(tmp_path):
         (tmp_path / name).mkdir()
         (tmp_path / name / "config.json").write_text(json.dumps(config))
     write_run(tmp_path / "mini", evaluation([1, 0]))
+    (tmp_path / "mini" / "samples").mkdir()
+    for name in ("00003.jsonl", "notes.jsonl"):
+        (tmp_path / "mini" / "samples" / name).touch()
+    write_run(tmp_path / "folder")
+    (tmp_path / "folder" / "evals" / "a.json").mkdir(parents=True)
     return tmp_path
 
 
