@@ -23,14 +23,16 @@ TargetArgument = Annotated[
 ]
 Tasks = Annotated[
     str | None,
-    typer.Option(help="One or more, by commas  [default: the run's own; else gsm8k, or arithmetic for embedded]"),
+    typer.Option(help="One or more, by commas.", show_default="the run's own; else gsm8k, or arithmetic for embedded"),
 ]
 Data = Annotated[str | None, typer.Option(help="Local files in place of the hub.")]
 SplitName = Annotated[str, typer.Option(help="The split.")]
 FirstProblems = Annotated[int | None, typer.Option("-n", help="Only the first so many problems.")]
-Step = Annotated[int | None, typer.Option(help="A generation of the run, from its scores  [default: the one kept]")]
+Step = Annotated[
+    int | None, typer.Option(help="A generation of the run, from its scores.", show_default="the one kept")
+]
 EngineKind = Annotated[str | None, typer.Option(help="auto, vllm or transformers.")]
-BaseRun = Annotated[Path | None, typer.Option(help="Where a plain model's results go  [default: runs/base-…]")]
+BaseRun = Annotated[Path | None, typer.Option(help="Where a plain model's results go.", show_default="runs/base-…")]
 
 
 def out(text: str) -> None:

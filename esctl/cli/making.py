@@ -16,20 +16,26 @@ if TYPE_CHECKING:
 @app.command()
 def train(
     recipe: Annotated[str | None, typer.Option(help="A recipe file, or the name of a shipped one.")] = None,
-    method: Annotated[str | None, typer.Option(help="es, essam, essam-f, grpo or ppo.")] = None,
+    method: Annotated[
+        str | None, typer.Option(help="es, essam, essam-f, grpo or ppo.", show_default="es on the embedded model")
+    ] = None,
     model: Annotated[str | None, typer.Option(help="embedded, a folder, a hub id, or a run directory.")] = None,
     task: Annotated[str | None, typer.Option(help="The task to train on.")] = None,
     data: Annotated[str | None, typer.Option(help="Local files in place of the hub.")] = None,
     engine: Annotated[str | None, typer.Option(help="auto, vllm or transformers.")] = None,
-    generations: Annotated[int | None, typer.Option(help="How long to train.")] = None,
+    generations: Annotated[int | None, typer.Option(help="Steps of training.", show_default="the recipe's")] = None,
     label: Annotated[str | None, typer.Option(help="The row's name in tables.")] = None,
-    run: Annotated[Path | None, typer.Option(help="The run directory  [default: runs/<label>-<task>-s<seed>]")] = None,
-    seed: Annotated[int | None, typer.Option(help="Everything random follows from it.")] = None,
+    run: Annotated[
+        Path | None, typer.Option(help="The run directory.", show_default="runs/<label>-<task>-s<seed>")
+    ] = None,
+    seed: Annotated[
+        int | None, typer.Option(help="Everything random follows from it.", show_default="the recipe's, 0")
+    ] = None,
     sets: Sets = None,
     resume: Annotated[bool, typer.Option("--resume", help="Continue an interrupted run.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print recipe, prompt and cost; train nothing.")] = False,
 ) -> None:
-    """Fine-tune a model. With --method alone: the embedded model on its own task, on any laptop."""
+    """Fine-tune a model. Without --model and --recipe: the embedded model on its own task, on any laptop."""
     flags: dict[str, Plain] = {
         "method.kind": method, "model": model, "task.name": task, "task.data": data, "engine.kind": engine,
         "generations": generations, "label": label, "seed": seed,
@@ -85,8 +91,8 @@ def sweep(
     recipe: Annotated[str, typer.Argument(help="A recipe file, or the name of a shipped one.", show_default=False)],
     grid: Annotated[list[str] | None, typer.Option(metavar="KEY=A,B,C", help="One axis; may be repeated.")] = None,
     seeds: Annotated[int, typer.Option(min=1, help="Seeds of every cell: 0, 1, …")] = 3,
-    jobs: Annotated[int, typer.Option(min=1, help="Runs side by side, one thread each.")] = 1,
-    root: Annotated[Path | None, typer.Option(help="Where the runs lie  [default: runs/sweep-<recipe>]")] = None,
+    jobs: Annotated[int, typer.Option(min=1, help="Runs side by side, on equal shares of the cores.")] = 1,
+    root: Annotated[Path | None, typer.Option(help="Where the runs lie.", show_default="runs/sweep-<recipe>")] = None,
     split: Annotated[str, typer.Option(help="The split that the table at the end is about.")] = "test",
     sets: Sets = None,
 ) -> None:
@@ -118,9 +124,10 @@ def reproduce(
     table: Annotated[str, typer.Argument(help="A shipped table (cpu, gpu) or a file.")] = "cpu",
     full: Annotated[bool, typer.Option("--full", help="Add the rows and seeds of the table's `full`.")] = False,
     jobs: Annotated[
-        int | None, typer.Option(min=1, help="Runs at once  [default: one per core; 1 where models are not embedded]")
+        int | None,
+        typer.Option(min=1, help="Runs at once.", show_default="one per core; 1 where models are not embedded"),
     ] = None,
-    root: Annotated[Path | None, typer.Option(help="Where all of it goes  [default: results/<table>]")] = None,
+    root: Annotated[Path | None, typer.Option(help="Where all of it goes.", show_default="results/<table>")] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print every run and its cost; run nothing.")] = False,
     gpus: Annotated[int | None, typer.Option(min=1, help="With --dry-run: estimate hours on so many GPUs.")] = None,
 ) -> None:

@@ -56,11 +56,17 @@ def evaluate_command(
 def passk(
     target: TargetArgument,
     k: Annotated[str, typer.Option("--k", help="Numbers of tries, separated by commas.")] = "1,8,64",
-    samples: Annotated[int | None, typer.Option(help="Per problem  [default: twice the largest k]")] = None,
-    temperature: Annotated[str | None, typer.Option(help="One or more  [default: 0.6; with --noise 0]")] = None,
-    top_p: Annotated[float, typer.Option(help="Nucleus.")] = 0.95,
-    noise: Annotated[float | None, typer.Option(metavar="SIGMA", help="Spread weights: θ + σε per sample.")] = None,
-    seed: Annotated[int, typer.Option(help="Of the samples; equal for all models.")] = 0,
+    samples: Annotated[
+        int | None, typer.Option(help="Samples per problem.", show_default="twice the largest k")
+    ] = None,
+    temperature: Annotated[
+        str | None, typer.Option(help="One or more, by commas.", show_default="0.6; with --noise 0")
+    ] = None,
+    top_p: Annotated[float, typer.Option(help="Nucleus of the samples.")] = 0.95,
+    noise: Annotated[
+        float | None, typer.Option(metavar="SIGMA", help="Draw each sample from other weights: θ + σε.")
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Seed of the samples; equal for all models.")] = 0,
     recipe: Annotated[str | None, typer.Option(help="Take task, prompt and sampling from this recipe.")] = None,
     task: Tasks = None,
     data: Data = None,
@@ -89,13 +95,13 @@ def sharpness(
     target: TargetArgument,
     sigmas: Annotated[str | None, typer.Option(metavar="S,…", help="Noise scales of the average.")] = None,
     seeds: Annotated[int | None, typer.Option(help="Noise seeds for each.")] = None,
-    members: Annotated[int | None, typer.Option(help="Of the fresh ES estimate.")] = None,
+    members: Annotated[int | None, typer.Option(help="Candidates of the fresh ES estimate.")] = None,
     sigma: Annotated[float | None, typer.Option(help="Noise scale of the estimate.")] = None,
     rho: Annotated[float | None, typer.Option(help="A step of scale 1 has norm ρ√(d/N).")] = None,
     scales: Annotated[str | None, typer.Option(metavar="C,…", help="Lengths of the steps, in units of that.")] = None,
     directions: Annotated[int | None, typer.Option(help="Random directions beside the estimate.")] = None,
     recipe: Annotated[str | None, typer.Option(help="Take task, prompt and sampling from this recipe.")] = None,
-    task: Annotated[str | None, typer.Option(help="The task  [default: the run's own, else arithmetic]")] = None,
+    task: Annotated[str | None, typer.Option(help="The task.", show_default="the run's own, else arithmetic")] = None,
     data: Data = None,
     split: SplitName = "test",
     n: Annotated[int, typer.Option("-n", help="The first so many problems.")] = 256,
@@ -107,7 +113,7 @@ def sharpness(
 ) -> None:
     """How fast the score falls around the weights: under noise, against an ES estimate, at random. Forward passes only.
 
-    Defaults go by the number of weights alone, so that models that can be compared are measured alike.
+    Settings without a default here go by the number of weights alone, so that comparable models are measured alike.
     """
     from esctl import sharpness_text
     from esctl.display import EvaluationDisplay
@@ -149,9 +155,9 @@ def _assess(
 
 @app.command()
 def memory(
-    runs: Annotated[list[Path] | None, typer.Argument(help="Runs whose measured peaks to show.")] = None,
+    runs: Annotated[list[Path] | None, typer.Argument(metavar="RUN", help="Runs whose measured peaks to show.")] = None,
     model: Annotated[str, typer.Option(help="embedded, a folder, or a hub id; only its config is read.")] = "embedded",
-    methods: Annotated[str, typer.Option(help="Of es, essam, essam-f, grpo, ppo.")] = "es,essam,grpo,ppo",
+    methods: Annotated[str, typer.Option(help="By commas, of es, essam, essam-f, grpo, ppo.")] = "es,essam,grpo,ppo",
     dtype: Annotated[str, typer.Option(help="Of served weights and activations: bf16, fp16 or fp32.")] = "bf16",
     seq: Annotated[int, typer.Option(help="Tokens of prompt and completion.")] = 1024,
     batch: Annotated[int, typer.Option(help="Sequences in a micro-batch.")] = 8,
@@ -187,7 +193,7 @@ def adopt(
     recipe: Annotated[str | None, typer.Option(help="Take task, prompt and sampling from this recipe.")] = None,
     task: Annotated[str | None, typer.Option(help="The task it was trained on.")] = None,
     data: Annotated[str | None, typer.Option(help="Local files in place of the hub.")] = None,
-    seed: Annotated[int, typer.Option(help="Of its training; rows put seeds together.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of its training; a row is all seeds of a label.")] = 0,
     sets: Sets = None,
 ) -> None:
     """A model trained elsewhere joins the table: a run directory to be evaluated and compared."""

@@ -18,14 +18,21 @@ app.add_typer(recipes_app, name="recipes")
 
 @app.command()
 def compare(
-    runs: Annotated[list[Path], typer.Argument(help="Run directories, or folders of them.", show_default=False)],
+    runs: Annotated[
+        list[Path], typer.Argument(metavar="RUN", help="Run directories, or folders of them.", show_default=False)
+    ],
     split: Annotated[str, typer.Option(help="The split whose evaluations are compared.")] = "test",
     task: Annotated[str | None, typer.Option(help="The task, where runs hold several.")] = None,
     at: Annotated[str | None, typer.Option(metavar="rollouts=N", help="Each run's last evaluation within N.")] = None,
-    k: Annotated[str, typer.Option("--k", metavar="K,…", help="The k of pass@k  [default: 1,8,64]")] = "",
+    k: Annotated[
+        str,
+        typer.Option("--k", metavar="K,…", help="Which pass@k to print, where it was measured.", show_default="1,8,64"),
+    ] = "",
     base: Annotated[Path | None, typer.Option(help="Measure gains against this run.")] = None,
     style: Annotated[str, typer.Option("--format", help="table, markdown, csv, json or latex.")] = "table",
-    published: Annotated[str | None, typer.Option("--references", help="Published rows: a set's name, or all.")] = None,
+    published: Annotated[
+        str | None, typer.Option("--references", help="Add published rows: a set's name, or all.")
+    ] = None,
     plot: Annotated[Path | None, typer.Option(metavar="DIR", help="Draw the pictures there, PNG and SVG.")] = None,
     force: Annotated[bool, typer.Option("--force", help="Print also what is not comparable, under a banner.")] = False,
 ) -> None:
@@ -81,8 +88,10 @@ def _counts(flag: str, text: str) -> tuple[int, ...]:
 @app.command()
 def show(
     run: RunArgument,
-    generation: Annotated[int | None, typer.Option(help="Rollouts of this generation  [default: the last]")] = None,
-    wrong: Annotated[bool, typer.Option("--wrong", help="Only wrong ones.")] = False,
+    generation: Annotated[
+        int | None, typer.Option(help="Rollouts of this generation.", show_default="the last")
+    ] = None,
+    wrong: Annotated[bool, typer.Option("--wrong", help="Only rollouts with a wrong answer.")] = False,
     n: Annotated[int, typer.Option("-n", help="How many rollouts.")] = 3,
 ) -> None:
     """What a run did, with rollouts to read."""
