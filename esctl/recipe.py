@@ -24,7 +24,7 @@ from esctl.methods import METHODS, MethodConfig
 EMBEDDED = "embedded"
 AnyMethod = MethodConfig | BaselineConfig | External
 ALL_METHODS: dict[str, type[AnyMethod]] = {**METHODS, **BASELINES, "external": External}
-Count = Annotated[int, Field(ge=1)]
+Count = Annotated[int, Field(ge=1, strict=True)]
 Share = Annotated[float, Field(ge=0, le=1)]
 # What a run may change when it is resumed: nothing here decides a weight.
 RESUMABLE = ("generations", "eval", "checkpoint_every", "engine")
@@ -234,7 +234,7 @@ def read_recipe_file(source: str) -> tuple[dict[str, Plain], str]:
     shipped = not Path(source).is_file()
     path, where = (find_recipe(source), f"recipe {source}") if shipped else (Path(source), source)
     try:
-        tree = yaml.safe_load(path.read_text())
+        tree = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise UsageError(f"{where}: not YAML: {' '.join(str(error).split())}") from None
     if not isinstance(tree, dict):
@@ -315,6 +315,9 @@ def _parse_method(section: Plain) -> tuple[AnyMethod | None, list[str]]:
         ]
     known = [f.name for f in dataclasses.fields(ALL_METHODS[kind])]
     lines = [f"method.{k}: unknown key for {kind}{_did_you_mean(k, known)}" for k in fields if k not in known]
+    # YAML's `true` would pass as 1.
+    numeric = {f.name for f in dataclasses.fields(ALL_METHODS[kind]) if f.type in (int, float)}
+    lines += [f"method.{k}: {v} is no number" for k, v in fields.items() if k in numeric and isinstance(v, bool)]
     try:
         method = TypeAdapter(ALL_METHODS[kind]).validate_python({k: v for k, v in fields.items() if k in known})
     except ValidationError as error:

@@ -9,7 +9,7 @@ import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 import yaml
 from pydantic import Field, ValidationError
@@ -62,11 +62,13 @@ class FullSection(Section):
 class TableSection(Section):
     """A table's definition."""
 
-    models: dict[str, Count]  # and their number of weights, so that a plan needs no model
+    models: Annotated[
+        dict[str, Count], Field(min_length=1)
+    ]  # and their number of weights, so that a plan needs no model
     seeds: Count
     passk: PassK
     sharpness: Sharpness
-    rows: tuple[RowSection, ...]
+    rows: Annotated[tuple[RowSection, ...], Field(min_length=1)]
     full: FullSection | None = None
 
 
@@ -105,8 +107,8 @@ def read_table(name: str) -> TableSection:
         shipped = ", ".join(sorted(p.stem for p in (recipes_root() / "tables").glob("*.yaml")))
         raise UsageError(f"table {name}: no such file and none that ships; choose {shipped}")
     try:
-        return TableSection.model_validate(yaml.safe_load(path.read_text()))
-    except yaml.YAMLError as error:
+        return TableSection.model_validate(yaml.safe_load(path.read_text(encoding="utf-8")))
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise UsageError(f"{path}: not YAML: {' '.join(str(error).split())}") from None
     except ValidationError as error:
         mistakes = [f"{'.'.join(map(str, e['loc']))}: {e['msg'].removeprefix('Value error, ')}" for e in error.errors()]
@@ -123,6 +125,10 @@ def plan_table(table: TableSection, root: Path, full: bool = False) -> list[Plan
         for row in (*table.rows, *more.rows):
             for seed in range(1 if row.base else more.seeds):
                 found.append(_planned(table, row, model, seed, root, more.also))
+    names = [p.name for p in found]
+    twice = next((n for n in names if names.count(n) > 1), None)
+    if twice:
+        raise UsageError(f"table: two runs would be called {twice}; give each row of a task its own label")
     return found
 
 

@@ -56,6 +56,12 @@ def test_mistakes_in_a_table_are_named_with_their_file(tmp_path):
     }
 
 
+def test_two_rows_with_one_label_are_refused(tmp_path):
+    table = read_table("cpu")
+    with pytest.raises(UsageError, match="two runs would be called base-arithmetic"):
+        plan_table(table.model_copy(update={"rows": (*table.rows, table.rows[0])}), tmp_path)
+
+
 def test_an_unknown_table_names_those_that_ship():
     with pytest.raises(UsageError, match="cpu"):
         read_table("laptop")

@@ -28,6 +28,13 @@ def check_population(size: int, sigma: float, mirrored: bool, name: str = "popul
         raise ValueError(f"sigma: {sigma} must be above 0")
 
 
+def check_sizes(**sizes: float) -> None:
+    """Refuse a negative step or probe: it would turn the direction round in silence. Raises ValueError."""
+    for name, size in sizes.items():
+        if size < 0:
+            raise ValueError(f"{name}: {size} must not be negative")
+
+
 @dataclass(frozen=True)
 class Population:
     """N perturbations of scale σ, drawn from (run seed, generation, round), and the step their scores ask for."""
@@ -69,6 +76,7 @@ class ES:
 
     def __post_init__(self) -> None:
         check_population(self.population, self.sigma, self.mirrored)
+        check_sizes(alpha=self.alpha)
 
     @property
     def rounds(self) -> tuple[int, ...]:

@@ -23,7 +23,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from esctl.methods import State
-from esctl.methods.es import Population, check_population
+from esctl.methods.es import Population, check_population, check_sizes
 from esctl.methods.shaping import Shaping, deviations, is_flat
 from esctl.moves import EMPTY, Move, Round, probe_seed
 
@@ -44,6 +44,7 @@ class ESSAM:
 
     def __post_init__(self) -> None:
         check_population(self.population, self.sigma, self.mirrored)
+        check_sizes(alpha=self.alpha, rho=self.rho)
 
     @property
     def rounds(self) -> tuple[int, ...]:
@@ -94,6 +95,7 @@ class ESSAMF:
     def __post_init__(self) -> None:
         check_population(self.population, self.sigma, self.mirrored)
         check_population(self.probe_population, self.sigma, False, "probe_population")
+        check_sizes(alpha=self.alpha, probe_norm=self.probe_norm)
 
     @property
     def rounds(self) -> tuple[int, ...]:
