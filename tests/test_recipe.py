@@ -67,8 +67,7 @@ def test_all_mistakes_are_told_at_once_with_file_key_and_a_guess(tmp_path):
         "F: task.nmae: unknown key, did you mean name?",
         "F: prompts: 0 — input should be greater than or equal to 1",
         "F: sampling.temperature: -1 — input should be greater than or equal to 0",
-        "F: engine.threads: 'many' — input should be a valid integer, unable to parse string as an integer"
-        " or 'many' — input should be 'auto'",
+        "F: engine.threads: 'many' — input should be a valid integer or 'many' — input should be 'auto'",
         "F: generatons: unknown key, did you mean generations?",
     ]
 
