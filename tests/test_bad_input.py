@@ -1,6 +1,7 @@
 """A user's mistake is one line and an exit code: what is wrong, where, what to do next; and nothing is lost."""
 
 import contextlib
+import importlib.util
 import json
 import shlex
 import shutil
@@ -283,6 +284,21 @@ PLAIN = [
         "recipe arithmetic/es: objective.k: 2, but the mean has no tries; set objective.kind to pass@k",
     ),
     (
+        "train --method grpo --set sampling.temperature=0",
+        2,
+        "recipe arithmetic/grpo: sampling.temperature: 0 gives grpo nothing to choose from; use 1.0",
+    ),
+    (
+        "train --method ppo --set sampling.temperature=0",
+        2,
+        "recipe arithmetic/ppo: sampling.temperature: 0 gives ppo nothing to choose from; use 1.0",
+    ),
+    (
+        "train --method grpo --set objective.n=4",
+        2,
+        "recipe arithmetic/grpo: objective: grpo has none but the mean reward; set method.samples instead",
+    ),
+    (
         "compare D/empty",
         1,
         "D/empty: no run directory here (nothing below it holds a run.json)",
@@ -446,6 +462,13 @@ def stage(tmp_path):
 @pytest.mark.parametrize(("line", "code", "says"), PLAIN)
 def test_a_mistake_in_what_is_asked_is_told_and_changes_nothing(line, code, says, stage, capsys):
     assert refused(line, stage, capsys) == (code, f"esctl: {says}")
+
+
+def test_grpo_without_trl_says_what_to_install(stage, capsys, monkeypatch):
+    found = importlib.util.find_spec
+    monkeypatch.setattr("importlib.util.find_spec", lambda name, *rest: None if name == "trl" else found(name, *rest))
+    says = "esctl: method.kind: grpo trains through TRL, which is not installed: pip install 'esctl-lm[rl]'"
+    assert refused("train --method grpo --engine transformers", stage, capsys) == (2, says)
 
 
 def _no_damage(run: Path) -> None:
