@@ -56,6 +56,7 @@ def undisturbed(request, tmp_path_factory):
     run = tmp_path_factory.mktemp(request.param) / "run"
     done = train(request.param, run)
     assert done.returncode == 0, done.stderr
+    assert all(line.startswith(f"{request.param.upper()} s0") for line in done.stderr.splitlines()), done.stderr
     return request.param, run
 
 
@@ -66,6 +67,8 @@ def test_a_run_has_the_files_costs_and_metrics_of_es(undisturbed):
     record: RunRecord = directory.read_record()
     assert (record.method, record.status, record.generation, record.kept_generation) == (kind, "finished", 3, 3)
     assert (record.train.rollouts, record.peak_bytes.kv > 0) == (STEPS * 8, True)
+    assert "rollouts: the policy itself" in record.engine
+    assert "trl" in record.versions or kind != "grpo"
     assert record.train.generated_tokens > 0 < record.train.prompt_tokens
     assert record.train.flops > 8 * record.dim * record.train.generated_tokens
     metrics = directory.read_metrics()

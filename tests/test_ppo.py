@@ -57,7 +57,7 @@ def trl_bnpo(batch: dict[str, torch.Tensor], logps: torch.Tensor, clip: float) -
     return loss
 
 
-@pytest.mark.slow  # importing TRL imports vLLM
+@pytest.mark.slow  # importing TRL takes seconds
 @pytest.mark.parametrize("seed", range(3))
 def test_the_policy_loss_and_its_gradient_are_those_of_trl(seed):
     batch = random_batch(seed)
