@@ -184,7 +184,7 @@ def test_the_embedded_model_is_under_four_megabytes():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("task", TASKS, ids=str)
+@pytest.mark.parametrize("task", TASKS, ids=lambda task: task.name)
 def test_base_accuracy_is_what_the_model_card_states(tokenizer, task):
     """On half of the card's problems: their standard error is 2 points, and the two halves share one card."""
     from transformers import AutoModelForCausalLM
