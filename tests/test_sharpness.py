@@ -145,10 +145,11 @@ def test_defaults_follow_from_the_number_of_weights_alone():
 
 
 SMALL = Flags(n=5, seeds=2, sigmas=(1e-30, 0.03), members=3, directions=2, scales=(1.0, 4.0))
-SETS = ("sampling.max_tokens=24", "engine.kind=transformers")
+# The number of threads is said: readings of an engine with another number are not taken for its own.
+SETS = ("sampling.max_tokens=24", "engine.kind=transformers", "engine.threads=1")
 LINE = (
     "sharpness embedded -n 5 --seeds 2 --sigmas 1e-30,0.03 --members 3 --directions 2 --scales 1,4"
-    " --set sampling.max_tokens=24 --engine transformers"
+    " --set sampling.max_tokens=24 --set engine.threads=1 --engine transformers"
 )
 READINGS = 2 * (1 + 2 * 2) + 3 + 2 * (1 + 2)
 
