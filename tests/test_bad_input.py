@@ -66,7 +66,8 @@ PLAIN = [
     (
         "train --recipe arithmetic/es --set generatons=3 --set prompts=many",
         2,
-        "recipe arithmetic/es: prompts: 'many' — input should be a valid integer\nesctl: recipe arithmetic/es: generatons: unknown key, did you mean generations?",
+        "recipe arithmetic/es: prompts: 'many' — input should be a valid integer\n"
+        "esctl: recipe arithmetic/es: generatons: unknown key, did you mean generations?",
     ),
     (
         "train --method esam",
