@@ -20,15 +20,7 @@ class TrainingDisplay:
 
     def __init__(self, console: Console, label: str) -> None:
         self.console, self.label = console, label
-        self._bar = Progress(
-            TextColumn("[bold]{task.description}"),
-            BarColumn(bar_width=24),
-            MofNCompleteColumn(),
-            TextColumn("{task.fields[state]}"),
-            TimeElapsedColumn(),
-            console=console,
-            disable=not console.is_terminal,
-        )
+        self._bar = _live_bar(console)
         self._task = self._bar.add_task(label, total=None, state="loading the model")
 
     def __enter__(self) -> Self:
@@ -62,16 +54,7 @@ class EvaluationDisplay:
     """Shows how far evaluations are, on a terminal only: what is piped gets results and no progress."""
 
     def __init__(self, console: Console) -> None:
-        self._bar = Progress(
-            TextColumn("[bold]{task.description}"),
-            BarColumn(bar_width=24),
-            MofNCompleteColumn(),
-            TextColumn("{task.fields[state]}"),
-            TimeElapsedColumn(),
-            console=console,
-            disable=not console.is_terminal,
-            transient=True,
-        )
+        self._bar = _live_bar(console, transient=True)
         self._task = self._bar.add_task("loading", total=None, state="")
 
     def __enter__(self) -> Self:
@@ -88,6 +71,20 @@ class EvaluationDisplay:
         left = (progress.total - progress.done) * progress.seconds / progress.drawn
         state = f"{progress.tokens / progress.seconds:,.0f} tok/s  {duration(left)} left"
         self._bar.update(self._task, description=what, total=progress.total, completed=progress.done, state=state)
+
+
+def _live_bar(console: Console, transient: bool = False) -> Progress:
+    """What, how far, its state and the time since its start; on a terminal only."""
+    return Progress(
+        TextColumn("[bold]{task.description}"),
+        BarColumn(bar_width=24),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[state]}"),
+        TimeElapsedColumn(),
+        console=console,
+        disable=not console.is_terminal,
+        transient=transient,
+    )
 
 
 def generation_line(event: GenerationDone) -> str:

@@ -107,10 +107,16 @@ def warnings(metrics: Sequence[Metrics], patience: int = 3) -> list[str]:
         )
     if newest["candidates/non_finite"]:
         found.append(f"{newest['candidates/non_finite']:.0f} members had logits that were not finite; lower sigma")
+    return found + collapses(metrics, remedy="lower alpha")
+
+
+def collapses(metrics: Sequence[Metrics], remedy: str) -> list[str]:
+    """Whether reward or length has just collapsed, and what to do about the reward."""
+    newest, found = metrics[-1], list[str]()
     best = max(m["reward/mean"] for m in metrics)
     now, before = newest["reward/mean"], metrics[max(0, len(metrics) - 2)]["reward/mean"]
     if best > 0.1 and now < best / 2 <= before:
-        found.append(f"reward fell below half of its best, {now:.3f} from {best:.3f}; lower alpha")
+        found.append(f"reward fell below half of its best, {now:.3f} from {best:.3f}; {remedy}")
     if newest["length/mean"] < 0.2 * metrics[0]["length/mean"]:
         found.append("completions are under a fifth of their first length: read samples/ for a degenerate answer")
     return found

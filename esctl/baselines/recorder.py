@@ -17,7 +17,7 @@ from esctl.evaluate import EvalRequest, evaluate, part_path, strict_share
 from esctl.experiment import Experiment
 from esctl.faults import reach
 from esctl.grades import Scored, failures, mean_reward, parts, refuse_failures
-from esctl.metrics import Metrics
+from esctl.metrics import Metrics, collapses
 from esctl.peak import peak_bytes
 from esctl.records import Cost, RunRecord, SampleRecord
 from esctl.rundir import RunDir, append_lines, drop_torn_line, keep_lines
@@ -266,10 +266,4 @@ def warnings(metrics: Sequence[Metrics], patience: int = 3) -> list[str]:
     if len(recent) == patience and all(m["reward/sd"] == 0 for m in recent):
         level = newest["reward/mean"]
         found.append(f"no signal: every rollout was worth {level:g} for {patience} steps; ease the task")
-    best = max(m["reward/mean"] for m in metrics)
-    now, before = newest["reward/mean"], metrics[max(0, len(metrics) - 2)]["reward/mean"]
-    if best > 0.1 and now < best / 2 <= before:
-        found.append(f"reward fell below half of its best, {now:.3f} from {best:.3f}; lower method.lr")
-    if newest["length/mean"] < 0.2 * metrics[0]["length/mean"]:
-        found.append("completions are under a fifth of their first length: read samples/ for a degenerate answer")
-    return found
+    return found + collapses(metrics, remedy="lower method.lr")
