@@ -1,0 +1,104 @@
+"""What the commands refuse that read what is there: compare, show, export, recipes."""
+
+import pytest
+from refusing import refused
+
+# (command, exit code, message). D is an empty folder but for those written in `stage`.
+PLAIN = [
+    (
+        "compare D/empty",
+        1,
+        "D/empty: no run directory here (nothing below it holds a run.json)",
+    ),
+    (
+        "compare D/none",
+        1,
+        "D/none: no run directory here (nothing below it holds a run.json)",
+    ),
+    (
+        "compare D/mini --split validation",
+        1,
+        "D/mini: no greedy evaluation on validation; make one with `esctl eval D/mini --split validation`",
+    ),
+    (
+        "compare D/mini --format html",
+        2,
+        "--format html: choose table, markdown, csv, json, latex",
+    ),
+    (
+        "compare D/mini --at generations=3",
+        2,
+        "--at generations=3: write rollouts=N, such as --at rollouts=10000",
+    ),
+    (
+        "compare D/mini --at rollouts=3",
+        1,
+        "D/mini: no greedy evaluation on test within 3 rollouts; evaluate an earlier generation with --step",
+    ),
+    (
+        "compare D/mini --k 1,x",
+        2,
+        "--k 1,x: write whole numbers between commas, such as --k 1,8,64",
+    ),
+    (
+        "compare D/mini --k 4",
+        2,
+        "--k 4: no run has a sampled evaluation; make one with `esctl passk RUN`",
+    ),
+    (
+        "compare D/mini --references esam-gsm8k",
+        2,
+        "--references esam-gsm8k: choose essam-gsm8k (gsm8k), es-countdown (countdown), coverage-gsm8k (gsm8k), "
+        "coverage-math500 (math) or all",
+    ),
+    (
+        "compare D/mini --base D/none",
+        1,
+        "D/none: no run here (run.json is missing); start one with `esctl train --run`",
+    ),
+    (
+        "show D/none",
+        1,
+        "D/none: no run here (run.json is missing); start one with `esctl train --run`",
+    ),
+    (
+        "export D/none D/out --step 0",
+        1,
+        "D/none: no run here (run.json is missing); start one with `esctl train --run`",
+    ),
+    (
+        "recipes show arithmetic/esam",
+        2,
+        "recipe arithmetic/esam: no such file and no shipped recipe; did you mean arithmetic/essam?",
+    ),
+    (
+        "compare D/folder",
+        1,
+        "D/folder/evals/a.json: cannot be read (Is a directory); restore it or move it away",
+    ),
+    (
+        "show D/mini --generation 4",
+        2,
+        "--generation 4: D/mini has rollouts of 3 to 3",
+    ),
+    (
+        "recipes copy arithmetic/es D/none/mine.yaml",
+        1,
+        "D/none/mine.yaml: No such file or directory; check the path, its permissions and the disk",
+    ),
+    (
+        f"show D/{'x' * 300}",
+        1,
+        f"D/{'x' * 300}/run.json: File name too long; check the path, its permissions and the disk",
+    ),
+    (
+        "recipes copy arithmetic/es D/data/train.jsonl",
+        2,
+        "D/data/train.jsonl: exists; choose another name",
+    ),
+]
+
+
+@pytest.mark.parametrize(("line", "code", "says"), PLAIN)
+def test_a_mistake_in_what_is_asked_is_told_and_changes_nothing(line, code, says, stage, capsys):
+    assert refused(line, stage, capsys) == (code, f"esctl: {says}")
