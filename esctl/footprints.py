@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from esctl.engines import OWN_ROLLOUTS
 from esctl.errors import RunError
 from esctl.memory import (
     GIB,
@@ -160,5 +161,5 @@ def run_setting(recipe: Recipe, record: RunRecord) -> Setting:
     if rl is None:
         return Setting(dtype, seq, recipe.prompts, rollouts=recipe.prompts)
     precision = {"float32": "fp32", "bfloat16": "bf16"}[rl.precision]
-    rows, kept = min(rl.samples * recipe.prompts, ROWS), rl.gradient_checkpointing
-    return Setting(precision, seq, rl.microbatch, kept, rows, rl.kl > 0, copy=False, cpu=not on_device)
+    rows, copied = min(rl.samples * recipe.prompts, ROWS), not record.engine.endswith(OWN_ROLLOUTS)
+    return Setting(precision, seq, rl.microbatch, rl.gradient_checkpointing, rows, rl.kl > 0, copied, cpu=not on_device)

@@ -17,6 +17,7 @@ TILE = (4096, 32768)  # tokens and vocabulary of the logits that TRL's GRPO comp
 METHOD_NAMES = ("es", "essam", "essam-f", "grpo", "ppo")
 # What ES holds beside the served weights lies in host memory, also where those lie on a GPU.
 HOST = ("center", "probe", "scratch")
+COPY_HOST = ("center of the copy",)  # of RL: the copy in vLLM is written from a center, as candidates are
 WORK = ("activations", "cast weights")  # an estimate; every other purpose is exact
 
 # ESSAM (Sun et al. 2026, arXiv 2602.01003): PPO on an 8B model, and by how much ESSAM lies below it and below GRPO.
@@ -55,7 +56,7 @@ class Setting:
     checkpointing: bool = False  # gradients through one layer at a time, the others computed again
     rollouts: int = 64  # sequences in the KV cache at once
     reference: bool = True  # a frozen copy of the base for the KL term
-    copy: bool = True  # a copy of the policy for rollouts, as vLLM keeps one
+    copy: bool = True  # a copy of the policy in vLLM, for rollouts
     cpu: bool = False  # trained on a CPU, where no kernel works on a tile of logits in place
 
     def __post_init__(self) -> None:
@@ -97,7 +98,8 @@ class Footprint:
     @property
     def host(self) -> int:
         """What lies in host memory where the model lies on a GPU."""
-        return sum(self.purposes.get(name, 0) for name in HOST) if self.method.startswith("es") else 0
+        names = HOST if self.method.startswith("es") else COPY_HOST
+        return sum(self.purposes.get(name, 0) for name in names)
 
     @property
     def device(self) -> int:
@@ -136,6 +138,12 @@ def architecture(model: str) -> Architecture:
     )
 
 
+def weights_alone(parameters: int) -> Architecture:
+    """A model of which only the number of weights is known: its states follow, its activations and cache do not."""
+    nothing = dict.fromkeys(("largest", "layers", "hidden", "intermediate", "attention", "kv", "vocabulary"), 0)
+    return Architecture(f"{parameters:,} weights", parameters, parameters, **nothing)
+
+
 def footprint(method: str, arch: Architecture, setting: Setting) -> Footprint:
     """What a method holds; raises UsageError for a method that is not known."""
     if method not in METHOD_NAMES:
@@ -167,6 +175,7 @@ def _rl(method: str, arch: Architecture, setting: Setting) -> dict[str, int]:
         "critic": critic,
         "reference": FP32 * arch.parameters if setting.reference else 0,
         "rollout copy": setting.itemsize * arch.parameters if setting.copy else 0,
+        "center of the copy": FP32 * arch.parameters if setting.copy else 0,
         "scratch": FP32 * arch.largest,
         # A policy and its critic go forward together before either goes backward.
         "activations": trained * backward_bytes(arch, setting) + logit_bytes(method, arch, setting),

@@ -11,15 +11,20 @@ from pathlib import Path
 
 import pytest
 
+from esctl import session
 from esctl.baselines import BASELINES
 from esctl.baselines.recorder import KEYS
+from esctl.engines import EngineSpec, Sampling, vllm_installed
 from esctl.errors import RecipeError, UsageError
+from esctl.experiment import Experiment
 from esctl.export import center_at
 from esctl.faults import VARIABLE
+from esctl.footprints import measured
 from esctl.metrics import KEYS as COMMON
+from esctl.moves import EMPTY, Round
 from esctl.recipe import dump_recipe, load_recipe, recipes
-from esctl.records import EvalRecord, RunRecord
-from esctl.rundir import RunDir
+from esctl.records import EvalRecord, EvalSample, RunRecord
+from esctl.rundir import RunDir, read_gzip_lines
 
 STEPS = 3
 SMALL = (
@@ -109,6 +114,33 @@ def test_equal_seeds_give_equal_runs_and_a_kill_changes_nothing(undisturbed, tmp
     finished = train(kind, run, "--resume")
     assert finished.returncode == 0, finished.stderr
     assert outcome(run) == outcome(whole)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", list(BASELINES))
+def test_auto_draws_with_a_copy_in_vllm_that_is_never_stale(kind, tmp_path):
+    """What vLLM's copy said after the last step is what the weights that were saved say."""
+    if not vllm_installed():
+        pytest.skip("vLLM is not installed")
+    if kind == "grpo":
+        pytest.importorskip("trl", reason="TRL is not installed")
+    from esctl.engines.transformers import TransformersEngine
+
+    sets = [*SMALL, "engine.kind=auto", "engine.threads=1", "checkpoint_every=0", f"eval.every={STEPS}"]
+    recipe, run = load_recipe(f"arithmetic/{kind}", {}, sets), RunDir(tmp_path / "run")
+    record = session.train(recipe, run, False, lambda event: None)
+    assert "rollouts: vllm" in record.engine
+    [found] = measured([run.path])
+    assert (found.setting.copy, found.formula.purposes["rollout copy"]) == (True, 4 * record.dim)
+    said = {
+        record.step: [s.completion for s in read_gzip_lines(path.with_suffix(".jsonl.gz"), EvalSample)]
+        for path, record in zip(run.eval_files(), run.read_evals(), strict=True)
+    }
+    prompts = Experiment(recipe).split("validation").first(8).token_ids
+    reference = TransformersEngine(EngineSpec(run.weights, threads=1))
+    [again] = reference.rollout(Round(0, 0, EMPTY, (EMPTY,)), prompts, Sampling(0.0, recipe.sampling.max_tokens))
+    assert said[STEPS] == [own[0].text for own in again]
+    assert said[0] != said[STEPS]
 
 
 @pytest.mark.slow

@@ -19,7 +19,7 @@ pytest.importorskip("trl", reason="TRL is not installed: pip install 'esctl-lm[r
 
 SMALL = (
     "generations=3", "prompts=4", "method.samples=4", "method.microbatch=8", "sampling.max_tokens=24", "eval.every=0",
-    "eval.final=null",
+    "eval.final=null", "engine.kind=transformers",
 )  # fmt: skip
 
 

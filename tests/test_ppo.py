@@ -20,7 +20,7 @@ from esctl.recipe import load_recipe
 ROLLOUTS = (Rollout([5, 6, 7, 8], [9, 10]), Rollout([11, 12], [13, 14, 15, 2]), Rollout([3], [2]))
 SMALL = (
     "prompts=4", "method.samples=2", "sampling.max_tokens=24", "sampling.temperature=1",
-    "eval.every=0", "eval.final=null",
+    "eval.every=0", "eval.final=null", "engine.kind=transformers",
 )  # fmt: skip
 
 

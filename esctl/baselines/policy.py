@@ -3,11 +3,12 @@
 Leaves training it to the trainers.
 """
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import torch
 
-from esctl.engines import open_engine
+from esctl.engines import Engine, EngineSpec, chosen_kind, open_engine
 from esctl.engines.caller import random_states_kept, use_threads
 from esctl.engines.center import check_model, load_module
 from esctl.engines.policy import PolicyEngine
@@ -19,13 +20,14 @@ if TYPE_CHECKING:
 
 # Keys of a config by which a model does more to its logits than project its last state.
 RESCALED = ("final_logit_softcapping", "logits_scaling", "logit_scale")
+KV_BESIDE = 2.0  # GiB of KV cache on a GPU that a trainer shares; alone, vLLM would take all that is free
 
 
 def open_policy(experiment: Experiment, precision: str) -> "tuple[PreTrainedModel, PolicyEngine]":
     """The recipe's model on the device, without dropout; UsageError for what a baseline would ignore.
 
-    `engine.kind: vllm` draws with a copy of the policy in vLLM; `auto` is the policy itself, which needs no copy and
-    whose runs are equal bit for bit.
+    `engine.kind: vllm` draws with a copy of the policy in vLLM, and so does `auto` where vLLM is installed;
+    `transformers` draws with the policy itself, which needs no copy and whose runs are equal bit for bit on a CPU.
     """
     section, spec = experiment.recipe.engine, experiment.engine_spec()
     if section.dtype != "auto":
@@ -40,7 +42,14 @@ def open_policy(experiment: Experiment, precision: str) -> "tuple[PreTrainedMode
     # Old and new log-probabilities must differ by the weights alone.
     config.update({key: 0.0 for key in config.to_dict() if key.endswith(("dropout", "_pdrop"))})
     with random_states_kept():
-        module = load_module(folder, config).to("cuda" if torch.cuda.is_available() else "cpu")
+        module = load_module(folder, config)
+    server = open_server(spec, precision) if chosen_kind(spec.kind) == "vllm" else None
+    module = module.to("cuda" if torch.cuda.is_available() else "cpu")  # after vLLM, which wants to start on a free GPU
     products = {"float32": torch.float32, "bfloat16": torch.bfloat16}[precision]
-    server = open_engine(spec) if section.kind == "vllm" else None
     return module.eval(), PolicyEngine(module, spec, products, server)
+
+
+def open_server(spec: EngineSpec, precision: str) -> Engine:
+    """VLLM with a copy of the policy, in the dtype of training's products, leaving room on a GPU for the trainer."""
+    kv = KV_BESIDE if spec.kv_memory is None and torch.cuda.is_available() else spec.kv_memory
+    return open_engine(replace(spec, kind="vllm", dtype=precision, kv_memory=kv))

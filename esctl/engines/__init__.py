@@ -10,6 +10,7 @@ from esctl.errors import UsageError
 from esctl.moves import Move, Round
 
 TokenIds = Sequence[int]
+OWN_ROLLOUTS = "rollouts: the policy itself"  # ends the description of an RL policy that no copy draws for
 
 
 @dataclass(frozen=True)
@@ -113,8 +114,7 @@ def open_engine(spec: EngineSpec) -> Engine:
 
     Raises EngineError or UsageError, one line each: no such model, not a causal language model, no vLLM.
     """
-    kind = spec.kind if spec.kind != "auto" else "vllm" if vllm_installed() else "transformers"
-    if kind == "vllm":
+    if chosen_kind(spec.kind) == "vllm":
         if not vllm_installed():
             raise UsageError(
                 "engine.kind: vllm, but vLLM is not installed: "
@@ -126,6 +126,11 @@ def open_engine(spec: EngineSpec) -> Engine:
     from esctl.engines.transformers import TransformersEngine
 
     return TransformersEngine(spec)
+
+
+def chosen_kind(kind: str) -> str:
+    """Which engine an `engine.kind` is here: `auto` is vLLM where it is installed, else transformers."""
+    return kind if kind != "auto" else "vllm" if vllm_installed() else "transformers"
 
 
 def vllm_installed() -> bool:

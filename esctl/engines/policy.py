@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from esctl.engines import Completion, Engine, EngineSpec, Sampling, TokenIds
+from esctl.engines import OWN_ROLLOUTS, Completion, Engine, EngineSpec, Sampling, TokenIds
 from esctl.engines.caller import random_states_kept
 from esctl.engines.center import Center
 from esctl.engines.checkpoint import Checkpoint, dtype_name
@@ -43,10 +43,10 @@ class PolicyEngine:
             if n not in set(module.all_tied_weights_keys)
         }
         self.dim = sum(p.numel() for p in self._parameters.values())
-        drawn = "the policy itself" if server is None else server.description
+        drawn = OWN_ROLLOUTS if server is None else f"rollouts: {server.description}"
         self.description = (
             f"transformers {transformers.__version__}, {dtype_name(precision)}, {module.device},"
-            f" {torch.get_num_threads()} threads; rollouts: {drawn}"
+            f" {torch.get_num_threads()} threads; {drawn}"
         )
 
     def rollout(
