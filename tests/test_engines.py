@@ -195,6 +195,14 @@ def test_equal_inputs_give_equal_outputs(subject: Subject) -> None:
 
 
 @pytest.mark.slow
+def test_more_seeded_prompts_than_one_step_reads_are_sampled(subject: Subject) -> None:
+    prompts = [[1 + (row + place) % 50 for place in range(99)] for row in range(100)]  # vLLM reads some 4,000 tokens
+    seeds = [[row] for row in range(100)]
+    [found] = subject.engine.rollout(around(EMPTY), prompts, replace(SHORT, temperature=1.0), seeds)
+    assert all(len(own) == 1 and own[0].token_ids for own in found)
+
+
+@pytest.mark.slow
 def test_a_weight_that_is_no_number_is_reported(subject: Subject, tmp_path: Path) -> None:
     center = Center.load(subject.folder)
     center.tensor("model.norm.weight")[3] = np.nan
@@ -299,7 +307,7 @@ def test_tensor_bytes_equal_the_formula(subject: Subject) -> None:
         # Both matrices are padded to 64 rows; a tied one is read by lookup and again, packed, by the product.
         expected["weights"] += 4 * hidden * (2 * padding + (vocabulary if tied else 0))
         expected["scratch"] = 4 * hidden * max(2 * 96, 256 if not tied else 128)
-        blocks = 64 * 4
+        blocks = 512 * 4
         assert kv == blocks * 128 * 4 * 2 * 2 * 2 * (32 if not tied else 16)
     assert found == expected
     assert kv > 0

@@ -41,7 +41,7 @@ class EngineSpec:
     kind: str = "auto"  # auto | vllm | transformers
     threads: int | None = None  # None: what OMP_NUM_THREADS says, else every core
     dtype: str = "auto"  # serving dtype: auto | float32 | bfloat16 | float16
-    kv_memory: float | None = None  # GiB for the KV cache; None: enough for the prompts of a small batch
+    kv_memory: float | None = None  # GiB for the KV cache; None: for one full batch, up to 2 GiB on a CPU
     max_model_len: int | None = None  # prompt plus new tokens; None: what the model's config says
     probes: bool = False  # allocate the second fp32 buffer that two-round methods stage θ' in
 
