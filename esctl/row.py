@@ -6,8 +6,12 @@ and starting processes, to `reproduce`: `esctl row JSON`. What is stored already
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from esctl.rundir import RunDir, adapter, write_atomic
+
+if TYPE_CHECKING:
+    from esctl.recipe import Plain
 
 MARK = "row.json"  # in the run directory: what was asked, written when all of it is there
 
@@ -49,12 +53,12 @@ def do(job: RowJob) -> None:
     from esctl.assess import assess
     from esctl.passk import decodings
     from esctl.probing import Flags, probe
-    from esctl.target import Asked, sections
+    from esctl.target import Asked
 
     if not job.base:
         _train(job)
     target = _base_model(job) if job.base else job.run
-    asked = Asked(target, sections(job.recipe) if job.base else {}, (), Path(job.run) if job.base else None)
+    asked = Asked(target, _base_setting(job) if job.base else {}, (), Path(job.run) if job.base else None)
     assess(asked, (), job.split, None)
     if job.also:
         assess(asked, job.also, job.split, None)
@@ -85,3 +89,11 @@ def _base_model(job: RowJob) -> str:
     from esctl.recipe import load_recipe
 
     return load_recipe(job.recipe, {}).model
+
+
+def _base_setting(job: RowJob) -> "dict[str, Plain]":
+    """How a plain model is asked: as the rows beside it, in the engine that the table names for them too."""
+    from esctl.recipe import read_recipe_file
+    from esctl.target import sections
+
+    return {**sections(job.recipe), "engine": read_recipe_file(job.recipe)[0]["engine"]}

@@ -1,6 +1,7 @@
 """A table is its definition: every run planned and validated first, and what is done told by what was asked."""
 
 import csv
+import json
 import os
 import signal
 import subprocess
@@ -12,10 +13,10 @@ from pathlib import Path
 import pytest
 
 from esctl.errors import RecipeError, UsageError
-from esctl.recipe import recipes_root
-from esctl.reproduce import plan_table, read_table
-from esctl.row import MARK, RowJob
-from esctl.rundir import adapter, write_atomic
+from esctl.recipe import dump_recipe, recipes_root
+from esctl.reproduce import plan_table, read_table, write_results
+from esctl.row import MARK, RowJob, do
+from esctl.rundir import RunDir, adapter, write_atomic
 
 TABLES = sorted(p.stem for p in (recipes_root() / "tables").glob("*.yaml"))
 
@@ -67,6 +68,7 @@ def test_an_unknown_table_names_those_that_ship():
         read_table("laptop")
 
 
+# On a file of sums, since its test split is eight problems and the embedded task's is 2,048.
 SMALL_TABLE = """
 models: {embedded: 835456}
 seeds: 1
@@ -75,11 +77,20 @@ sharpness: {problems: 4, seeds: 2}
 rows:
   - {label: base, recipe: arithmetic/es, base: true, measure: [passk, sharpness], set: &small {
        generations: 2, prompts: 4, sampling.max_tokens: 8, engine.kind: transformers, eval.every: 0, eval.final: null,
-       method.population: 4}}
+       method.population: 4, task.name: file, task.data: SUMS}}
   - {label: ES, recipe: arithmetic/es, measure: [passk, sharpness], set: *small}
   - {label: ESSAM, recipe: arithmetic/essam, set: *small}
 """
 TIMES = ("seconds", "bytes")  # columns that no two runs share
+
+
+def small_table(folder: Path) -> Path:
+    """The table's definition and the problems that it is about."""
+    sums, table = folder / "sums.jsonl", folder / "small.yaml"
+    rows = [{"question": f"Tom has {i} pens. 4 come. How many pens now?", "answer": str(i + 4)} for i in range(3, 83)]
+    sums.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    table.write_text(SMALL_TABLE.replace("SUMS", str(sums)))
+    return table
 
 
 def reproduce(table: Path, root: Path) -> subprocess.Popen[bytes]:
@@ -92,16 +103,20 @@ def rows_of(root: Path) -> list[dict[str, str]]:
     return [{k: v for k, v in row.items() if k and not any(t in k for t in TIMES)} for row in rows]
 
 
+def undisturbed(table: Path, root: Path) -> None:
+    """All rows one after the other in this process, and the results."""
+    planned = plan_table(read_table(str(table)), root)
+    for p in planned:
+        write_atomic(Path(p.job.recipe), dump_recipe(p.recipe).encode())
+        do(p.job)
+    write_results(planned, root)
+
+
 @pytest.mark.slow
 def test_a_table_killed_in_the_middle_ends_as_one_that_was_not(tmp_path):
     """Run again, it does only what is missing; every file that a reader is promised is there."""
-    table = tmp_path / "small.yaml"
-    table.write_text(SMALL_TABLE)
-    whole = reproduce(table, tmp_path / "whole")
-    printed, _ = whole.communicate(timeout=300)
-    assert whole.returncode == 0
-    files = [Path(line).name for line in printed.decode().splitlines()]
-    assert {"report.md", "table.md", "table.csv", "table.tex", "learning.png", "sharpness.svg"} <= set(files)
+    table = small_table(tmp_path)
+    undisturbed(table, tmp_path / "whole")
 
     killed = reproduce(table, tmp_path / "killed")
     deadline = time.monotonic() + 120
@@ -109,14 +124,14 @@ def test_a_table_killed_in_the_middle_ends_as_one_that_was_not(tmp_path):
         time.sleep(0.05)
     kill_all_below(killed)
     again = reproduce(table, tmp_path / "killed")
-    again.communicate(timeout=300)
+    printed, _ = again.communicate(timeout=300)
     assert again.returncode == 0
+    files = [Path(line).name for line in printed.decode().splitlines()]
+    assert {"report.md", "table.md", "table.csv", "table.tex", "learning.png", "sharpness.svg"} <= set(files)
     assert rows_of(tmp_path / "killed") == rows_of(tmp_path / "whole")
-
-    marks = {p: p.stat().st_mtime_ns for p in (tmp_path / "killed").rglob("run.json")}
-    third = reproduce(table, tmp_path / "killed")
-    third.communicate(timeout=60)
-    assert marks == {p: p.stat().st_mtime_ns for p in (tmp_path / "killed").rglob("run.json")}
+    planned = plan_table(read_table(str(table)), tmp_path / "killed")
+    assert all(p.done for p in planned)  # so that a third time has nothing to do
+    assert {RunDir(Path(p.job.run)).read_record().engine.split()[0] for p in planned} == {"transformers"}
 
 
 def kill_all_below(parent: subprocess.Popen[bytes]) -> None:
