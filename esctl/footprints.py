@@ -11,6 +11,7 @@ from pathlib import Path
 from esctl.engines import OWN_ROLLOUTS
 from esctl.errors import RunError
 from esctl.memory import (
+    DTYPES,
     GIB,
     PUBLISHED_GIB,
     PUBLISHED_MODEL,
@@ -153,13 +154,11 @@ def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
 def run_setting(recipe: Recipe, record: RunRecord) -> Setting:
     """The setting that a run trained in: its dtype, its mean prompt with the longest completion."""
     on_device = record.peak_bytes.device > 0
-    dtype = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}.get(
-        recipe.engine.dtype, "bf16" if on_device else "fp32"
-    )
+    dtype = DTYPES.get(recipe.engine.dtype, "bf16" if on_device else "fp32")
     seq = record.train.prompt_tokens // record.train.rollouts + recipe.sampling.max_tokens
     rl = recipe.baseline
     if rl is None:
         return Setting(dtype, seq, recipe.prompts, rollouts=recipe.prompts)
-    precision = {"float32": "fp32", "bfloat16": "bf16"}[rl.precision]
-    rows, copied = min(rl.samples * recipe.prompts, ROWS), not record.engine.endswith(OWN_ROLLOUTS)
-    return Setting(precision, seq, rl.microbatch, rl.gradient_checkpointing, rows, rl.kl > 0, copied, cpu=not on_device)
+    rows, kept = min(rl.samples * recipe.prompts, ROWS), rl.gradient_checkpointing
+    copied = not record.engine.endswith(OWN_ROLLOUTS)
+    return Setting(DTYPES[rl.precision], seq, rl.microbatch, kept, rows, rl.kl > 0, copied, cpu=not on_device)

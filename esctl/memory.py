@@ -12,6 +12,7 @@ from esctl.errors import UsageError
 GIB = 2**30
 FP32 = 4  # bytes; master weights, gradients, Adam's moments, centers
 ITEMSIZE = {"fp32": 4, "bf16": 2, "fp16": 2}
+DTYPES = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}  # a recipe's names
 LOGIT_CHUNK = 1024  # tokens, the default of PPO's `logit_chunk`
 TILE = (4096, 32768)  # tokens and vocabulary of the logits that TRL's GRPO computes at once
 METHOD_NAMES = ("es", "essam", "essam-f", "grpo", "ppo")

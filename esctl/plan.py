@@ -1,6 +1,8 @@
 """What a recipe would do and cost, before anything is trained: recipe, first prompt, rollouts, memory, replay."""
 
+from esctl.engines import chosen_kind
 from esctl.experiment import Experiment
+from esctl.memory import DTYPES, GIB, Footprint, Setting, footprint, weights_alone
 from esctl.recipe import Recipe, dump_recipe
 
 TERMS_PER_SECOND = 5e8  # noise terms a core writes each second, measured by bench/noise.py; for orders of magnitude
@@ -34,7 +36,7 @@ def costs(experiment: Experiment) -> dict[str, str]:
         "evaluation rollouts": f"{n_evals * recipe.eval.n + final:,}",
         "prompt tokens": f"{prompt_tokens:,}",
         "generated tokens": f"at most {rollouts * recipe.sampling.max_tokens:,}",
-        **(_evolution_costs(recipe, dim) if recipe.baseline is None else {}),
+        **(_evolution_costs(recipe, dim) if recipe.baseline is None else _gradient_costs(recipe, dim)),
     }
 
 
@@ -62,6 +64,29 @@ def _evolution_costs(recipe: Recipe, dim: int) -> dict[str, str]:
         "host memory": f"{4 * dim * buffers / 2**30:.2f} GiB of fp32 center, beside served weights and KV cache",
         "replay": f"{terms:.1e} noise terms, some {terms / TERMS_PER_SECOND:,.0f} s on one core without checkpoints",
     }
+
+
+def _gradient_costs(recipe: Recipe, dim: int) -> dict[str, str]:
+    """What only RL costs: gradients and copies, and the weights that draw its rollouts."""
+    states = planned_footprint(recipe, dim).states / GIB
+    return {
+        "rollouts drawn by": "a copy of the policy in vLLM" if copies_policy(recipe) else "the policy itself",
+        "memory": f"{states:.2f} GiB of weights, gradients, optimizer and copies, beside activations and KV cache",
+    }
+
+
+def copies_policy(recipe: Recipe) -> bool:
+    """Whether RL's rollouts are drawn, on this machine, by a copy of the policy in vLLM."""
+    return recipe.baseline is not None and chosen_kind(recipe.engine.kind) == "vllm"
+
+
+def planned_footprint(recipe: Recipe, dim: int) -> Footprint:
+    """What a recipe's method holds of so many weights; activations and KV cache are left out. An open dtype is bf16."""
+    rl = recipe.baseline
+    if rl is None:
+        return footprint(recipe.kind, weights_alone(dim), Setting(DTYPES.get(recipe.engine.dtype, "bf16")))
+    setting = Setting(DTYPES[rl.precision], reference=rl.kl > 0, copy=copies_policy(recipe))
+    return footprint(recipe.kind, weights_alone(dim), setting)
 
 
 def dimension(experiment: Experiment) -> int:

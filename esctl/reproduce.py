@@ -19,7 +19,7 @@ from esctl.compare import Comparison, Wanted, compare_loaded
 from esctl.errors import RecipeError, UsageError
 from esctl.groups import grouped
 from esctl.jobs import Failure, Job, Progress, run_jobs
-from esctl.plan import rollouts_planned
+from esctl.plan import planned_footprint, rollouts_planned
 from esctl.plots import draw
 from esctl.recipe import EMBEDDED, Count, Plain, Recipe, Section, dump_recipe, load_recipe, recipes_root
 from esctl.report import Evidence, report
@@ -34,11 +34,6 @@ TRAINING_WORK = 3.0
 # What a GPU is taken to do when hours are reckoned: an assumption, to be replaced by what yours does.
 PEAK_RATE, FLOPS = 30_000, 1e14  # generated tokens per second at most; floating-point operations per second
 SHARPNESS_CANDIDATES, TEST_PROBLEMS = 70, 2000  # about
-BASE = "base"
-# Per weight, beside activations and KV cache, bf16 served: ES 2, its fp32 center 4, a second for the probe 4 (on the
-# host, or beside the weights where a GPU has room); RL in fp32: weights, gradients, two moments, the frozen reference;
-# PPO's critic as much as its policy.
-BYTES = {BASE: 2, "es": 6, "essam": 10, "essam-f": 10, "grpo": 20, "ppo": 36}
 
 
 class RowSection(Section):
@@ -242,7 +237,8 @@ class _Cost:
 
 
 def _cost(table: TableSection, p: Planned, gpus: int | None) -> _Cost:
-    dim, kind = table.models[p.recipe.model], BASE if p.job.base else p.recipe.kind
+    dim = table.models[p.recipe.model]
+    held = planned_footprint(p.recipe, dim)
     rollouts = 0 if p.job.base else rollouts_planned(p.recipe)
     measured = p.measuring
     tokens = (rollouts + measured) * p.recipe.sampling.max_tokens
@@ -250,7 +246,7 @@ def _cost(table: TableSection, p: Planned, gpus: int | None) -> _Cost:
     # 6 FLOPs per weight and token for a step on gradients, beside the 2 of generating it.
     steps = rollouts * p.recipe.sampling.max_tokens * 6 * dim / FLOPS if p.recipe.baseline and not p.job.base else 0.0
     hours = (tokens / rate + steps) / 3600 / gpus if gpus else None
-    return _Cost(rollouts, tokens, BYTES[kind] * dim, hours)
+    return _Cost(rollouts, tokens, held.purposes["weights"] if p.job.base else held.states, hours)
 
 
 def _plan_line(p: Planned, cost: _Cost) -> str:

@@ -21,6 +21,8 @@ from esctl.memory import (
     backward_bytes,
     footprint,
 )
+from esctl.plan import planned_footprint
+from esctl.recipe import load_recipe
 
 SIZES = {
     "llama": {"model_type": "llama", "intermediate_size": 14336, "num_hidden_layers": 32, "vocab_size": 128256},
@@ -171,3 +173,20 @@ def test_a_setting_that_means_nothing_is_refused(field):
 def test_an_unknown_method_is_refused(tiny_qwen2):
     with pytest.raises(UsageError, match="--methods sgd: choose from es, essam"):
         analytic(str(tiny_qwen2), ["sgd"], Setting())
+
+
+@pytest.mark.parametrize(
+    ("recipe", "sets", "bytes_per_weight"),
+    [
+        ("arithmetic/es", [], 2 + 4),
+        ("arithmetic/essam", ["engine.dtype=float32"], 4 + 8),
+        ("arithmetic/grpo", [], 16),
+        ("gsm8k/grpo", ["engine.kind=vllm"], 16 + 4 + 2 + 4),  # reference, copy in bf16, the copy's center
+        ("arithmetic/ppo", [], 36),
+        ("gsm8k/ppo", ["engine.kind=transformers"], 36),
+    ],
+)
+def test_a_plan_knows_what_a_weight_costs_without_the_model(recipe, sets, bytes_per_weight):
+    found = planned_footprint(load_recipe(recipe, {}, sets), 10**6)
+    assert found.states / 10**6 == pytest.approx(bytes_per_weight, abs=1e-4)  # PPO's value head has a bias
+    assert found.kv == 0
