@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from esctl.baselines import BASELINES
 from esctl.engines import Engine, open_engine
 from esctl.errors import RunError, UsageError
 from esctl.experiment import Experiment
@@ -113,7 +114,9 @@ def _trained(asked: Asked, run: RunDir, record: RunRecord) -> Target:
     if not 0 <= step <= record.generation:
         raise UsageError(f"--step {step}: {run.path} has generations 0 to {record.generation}")
     rebuilt = asked.step is not None and replayable
-    recipe = _load(asked, {} if rebuilt else {"model": str(run.path)})
+    # How RL drew its rollouts says nothing of how its weights are served: as those of the rows beside it.
+    served: dict[str, Plain] = {"engine.kind": "auto"} if record.method in BASELINES else {}
+    recipe = _load(replace(asked, flags={**served, **asked.flags}), {} if rebuilt else {"model": str(run.path)})
     return Target(run, recipe, step, _spent(run, record, step), trained=True, rebuilt=rebuilt)
 
 

@@ -25,6 +25,7 @@ from esctl.moves import EMPTY, Round
 from esctl.recipe import dump_recipe, load_recipe, recipes
 from esctl.records import EvalRecord, EvalSample, RunRecord
 from esctl.rundir import RunDir, read_gzip_lines
+from esctl.target import Asked, find_target
 
 STEPS = 3
 SMALL = (
@@ -101,6 +102,13 @@ def test_the_weights_load_and_are_those_that_were_evaluated(undisturbed):
     AutoModelForCausalLM.from_pretrained(run / "weights")
     last = max(RunDir(run).read_evals(), key=lambda e: e.step)
     assert Center.load(run / "weights").weights_sha256() == last.weights_sha256
+
+
+@pytest.mark.slow
+def test_how_rollouts_were_drawn_does_not_say_how_weights_are_measured(undisturbed):
+    _, run = undisturbed
+    kinds = [find_target(Asked(str(run), flags)).recipe.engine.kind for flags in ({}, {"engine.kind": "vllm"})]
+    assert kinds == ["auto", "vllm"]
 
 
 @pytest.mark.slow
