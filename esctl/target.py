@@ -3,6 +3,7 @@
 Leaves what is measured on the weights to `assess` and other commands.
 """
 
+import shutil
 import signal
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -21,6 +22,8 @@ from esctl.records import RunRecord
 from esctl.rundir import RunDir, write_atomic
 from esctl.selection import BASE
 from esctl.session import new_record, read_recipe
+
+SCRATCH = ".center-"  # folders for weights of one generation, until an engine has read them
 
 
 @dataclass(frozen=True)
@@ -50,7 +53,9 @@ class Target:
         """An engine with these weights, with room for the prompts of every experiment; closed whatever happens."""
         specs = [experiment.engine_spec() for experiment in experiments]
         room = max(spec.max_model_len or 0 for spec in specs)
-        with TemporaryDirectory(prefix=".center-", dir=self.folder.path) as scratch:
+        for left in self.folder.path.glob(f"{SCRATCH}*"):  # by a kill: the lock is held, so nobody else's
+            shutil.rmtree(left)
+        with TemporaryDirectory(prefix=SCRATCH, dir=self.folder.path) as scratch:
             center = Path(scratch) / "center.safetensors"
             if self.rebuilt:
                 center_at(self.folder, self.step).save_center(center)

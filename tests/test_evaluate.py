@@ -260,7 +260,9 @@ def trained(tmp_path_factory):
 def test_a_generation_is_evaluated_from_its_scores(trained, monkeypatch):
     run = RunDir(trained)
     by_step = {e.step: e for e in run.read_evals()}
+    (trained / ".center-killed").mkdir()  # as a killed evaluation leaves it
     [made] = assess(small(trained, step=1), [], "validation", 5)
+    assert not list(trained.glob(".center-*"))
     assert made.record.weights_sha256 == by_step[1].weights_sha256 == center_at(run, 1).weights_sha256()
     assert made.record.rollouts_spent == by_step[1].rollouts_spent == 64
     assert made.record.problems.strict == by_step[1].problems.strict[:5]

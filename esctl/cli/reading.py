@@ -89,7 +89,7 @@ def _counts(flag: str, text: str) -> tuple[int, ...]:
 def show(
     run: RunArgument,
     generation: Annotated[
-        int | None, typer.Option(help="Rollouts of this generation.", show_default="the last")
+        int | None, typer.Option(help="Rollouts of this generation, counted from 0.", show_default="the last")
     ] = None,
     wrong: Annotated[bool, typer.Option("--wrong", help="Only rollouts with a wrong answer.")] = False,
     n: Annotated[int, typer.Option("-n", help="How many rollouts.")] = 3,
