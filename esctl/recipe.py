@@ -23,7 +23,8 @@ from esctl.methods import METHODS, MethodConfig
 
 EMBEDDED = "embedded"
 AnyMethod = MethodConfig | BaselineConfig | External
-ALL_METHODS: dict[str, type[AnyMethod]] = {**METHODS, **BASELINES, "external": External}
+TRAINED: dict[str, type[AnyMethod]] = {**METHODS, **BASELINES}  # what `esctl train` offers
+ALL_METHODS: dict[str, type[AnyMethod]] = {**TRAINED, "external": External}
 Count = Annotated[int, Field(ge=1, strict=True)]
 Share = Annotated[float, Field(ge=0, le=1)]
 # What a run may change when it is resumed: nothing here decides a weight.
@@ -307,12 +308,10 @@ def _assign(tree: dict[str, Plain], key: str, value: Plain, mistakes: list[str])
 def _parse_method(section: Plain) -> tuple[AnyMethod | None, list[str]]:
     """The `method:` section by the table of methods: each method's own fields are its schema."""
     if not isinstance(section, dict) or "kind" not in section:
-        return None, [f"method.kind: say which method: {', '.join(ALL_METHODS)}"]
+        return None, [f"method.kind: say which method: {', '.join(TRAINED)}"]
     kind, fields = str(section["kind"]), {str(k): v for k, v in section.items() if k != "kind"}
     if kind not in ALL_METHODS:
-        return None, [
-            f"method.kind: unknown method {kind}{_did_you_mean(kind, ALL_METHODS)}; choose {', '.join(ALL_METHODS)}"
-        ]
+        return None, [f"method.kind: unknown method {kind}{_did_you_mean(kind, TRAINED)}; choose {', '.join(TRAINED)}"]
     known = [f.name for f in dataclasses.fields(ALL_METHODS[kind])]
     lines = [f"method.{k}: unknown key for {kind}{_did_you_mean(k, known)}" for k in fields if k not in known]
     # YAML's `true` would pass as 1.

@@ -6,10 +6,10 @@ import pytest
 
 from esctl.errors import RecipeError, UsageError
 from esctl.methods import METHODS
-from esctl.recipe import ALL_METHODS, changes, dump_recipe, find_recipe, load_recipe, parse_recipe, recipes
+from esctl.recipe import TRAINED, changes, dump_recipe, find_recipe, load_recipe, parse_recipe, recipes
 
 GOOD = {"method": {"kind": "es"}}
-KINDS = ", ".join(ALL_METHODS)
+KINDS = ", ".join(TRAINED)
 
 
 def mistakes_of(text: str, folder: Path, *sets: str) -> list[str]:

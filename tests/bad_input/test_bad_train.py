@@ -5,7 +5,7 @@ import importlib.util
 import pytest
 from refusing import refused
 
-from esctl.recipe import ALL_METHODS
+from esctl.recipe import TRAINED
 
 # (command, exit code, message). D is an empty folder but for those written in `stage`.
 PLAIN = [
@@ -18,7 +18,7 @@ PLAIN = [
     (
         "train --method esam",
         2,
-        f"recipe: method.kind: unknown method esam, did you mean essam?; choose {', '.join(ALL_METHODS)}",
+        f"recipe: method.kind: unknown method esam, did you mean essam?; choose {', '.join(TRAINED)}",
     ),
     (
         "train --recipe arithmetic/esam",
