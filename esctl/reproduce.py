@@ -24,9 +24,8 @@ from esctl.plots import draw
 from esctl.recipe import EMBEDDED, Count, Plain, Recipe, Section, dump_recipe, load_recipe, recipes_root
 from esctl.report import Evidence, report
 from esctl.row import MARK, PassK, RowJob, Sharpness
-from esctl.rundir import RunDir, adapter, write_atomic
+from esctl.rundir import RunDir, adapter, folder_name, write_atomic
 from esctl.selection import Request, load_runs, select
-from esctl.sweep import file_name
 
 Measure = Literal["passk", "sharpness"]
 # A step on gradients costs about as much time as so many rollouts of the same samples, beside the rollouts themselves.
@@ -131,7 +130,7 @@ def _planned(table: TableSection, row: RowSection, model: str, seed: int, root: 
     changes: dict[str, Plain] = {**row.set, "model": model, "label": row.label, "seed": seed}
     recipe = load_recipe(row.recipe, changes)
     which = "" if len(table.models) == 1 else f"{short_name(model)}-"
-    name = file_name(f"{which}{row.label}-{recipe.task.name}" + ("" if row.base else f"-s{seed}"))
+    name = folder_name(f"{which}{row.label}-{recipe.task.name}" + ("" if row.base else f"-s{seed}"))
     job = RowJob(
         recipe=str(root / "recipes" / f"{name}.yaml"),
         recipe_sha256=hashlib.sha256(dump_recipe(recipe).encode()).hexdigest(),
@@ -174,7 +173,7 @@ def write_results(planned: Sequence[Planned], root: Path) -> list[Path]:
         by_model.setdefault(p.recipe.model, []).append(p)
     if len(by_model) == 1:
         return _write_model(planned, root)
-    return [f for model, own in by_model.items() for f in _write_model(own, root / file_name(short_name(model)))]
+    return [f for model, own in by_model.items() for f in _write_model(own, root / folder_name(short_name(model)))]
 
 
 def _write_model(planned: Sequence[Planned], root: Path, split: str = "test") -> list[Path]:
@@ -207,7 +206,7 @@ def _written(root: Path, table: Comparison, others: Sequence[Comparison], answer
         "table.md": tables.markdown(table),
         "table.csv": tables.csv_text(table),
         "table.tex": tables.latex(table),
-        **{f"table-{file_name(t.task)}-{n}.md": tables.markdown(t) for n, t in enumerate(others)},
+        **{f"table-{folder_name(t.task)}-{n}.md": tables.markdown(t) for n, t in enumerate(others)},
     }
     for name, text in texts.items():
         write_atomic(root / name, text.encode())

@@ -123,6 +123,11 @@ def adapter(kind: type[T]) -> TypeAdapter[T]:
     return cast(TypeAdapter[T], _ADAPTERS[kind])
 
 
+def folder_name(text: str) -> str:
+    """What a label or a model is called as a directory or file: for people, no program reads it."""
+    return "".join(c if c.isalnum() or c in "-._=" else "-" for c in text.lower())
+
+
 def find_runs(paths: Iterable[Path]) -> list[RunDir]:
     """The runs at the paths: each a run directory or a folder of them at any depth; names those without run.json."""
     found: list[RunDir] = []

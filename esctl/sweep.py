@@ -14,7 +14,7 @@ from esctl.errors import RecipeError, RunError, UsageError
 from esctl.jobs import Failure, Job, Progress, run_jobs
 from esctl.plan import rollouts_planned
 from esctl.recipe import Plain, Recipe, changes, dump_recipe, load_recipe, parse_recipe, read_recipe_file
-from esctl.rundir import RunDir, write_atomic
+from esctl.rundir import RunDir, folder_name, write_atomic
 
 FINISHED = "finished"
 
@@ -67,7 +67,7 @@ def cells(
                 mistakes += [m for m in str(error).splitlines() if m not in mistakes]
                 continue
             label = " ".join([recipe.label, *_short(chosen)])
-            name = file_name(f"{label}-s{seed}")
+            name = folder_name(f"{label}-s{seed}")
             found.append(Cell(name, recipe.model_copy(update={"label": label}), RunDir(root / name)))
     if mistakes:
         raise RecipeError(mistakes)
@@ -79,11 +79,6 @@ def _short(chosen: Sequence[str]) -> list[str]:
     """`rho=0.005` for `method.rho=0.005`."""
     pairs = [c.partition("=") for c in chosen]
     return [f"{key.rpartition('.')[2]}={value}" for key, _, value in pairs]
-
-
-def file_name(text: str) -> str:
-    """A label as a directory's name."""
-    return "".join(c if c.isalnum() or c in "-._=" else "-" for c in text.lower())
 
 
 def _refuse_equal_names(found: Sequence[Cell]) -> None:

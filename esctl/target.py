@@ -19,7 +19,7 @@ from esctl.export import center_at
 from esctl.methods import METHODS
 from esctl.recipe import EMBEDDED, Plain, Recipe, dump_recipe, load_recipe, read_recipe_file, recipes
 from esctl.records import RunRecord
-from esctl.rundir import RunDir, write_atomic
+from esctl.rundir import RunDir, folder_name, write_atomic
 from esctl.selection import BASE
 from esctl.session import new_record, read_recipe
 
@@ -157,4 +157,4 @@ def sections(source: str | None) -> dict[str, Plain]:
 
 def default_base(recipe: Recipe) -> Path:
     """runs/base-<model>: one directory collects a plain model's evaluations."""
-    return Path("runs") / f"base-{recipe.model.strip('/').replace('/', '-').lower()}"
+    return Path("runs") / folder_name(f"base-{recipe.model.strip('/')}")

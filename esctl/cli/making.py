@@ -64,9 +64,10 @@ def _recipe(source: "str | None", given: "dict[str, Plain]", sets: list[str], re
 
 
 def default_run(recipe: "Recipe") -> Path:
-    """runs/<label>-<task>-s<seed>; the name is for people, no program reads it."""
-    name = f"{recipe.label}-{recipe.task.name}-s{recipe.seed}".lower().replace(" ", "-").replace("/", "-")
-    return Path("runs") / name
+    """runs/<label>-<task>-s<seed>."""
+    from esctl.rundir import folder_name
+
+    return Path("runs") / folder_name(f"{recipe.label}-{recipe.task.name}-s{recipe.seed}")
 
 
 def _train(recipe: "Recipe", folder: Path, resume: bool) -> None:
