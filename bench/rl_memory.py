@@ -15,9 +15,9 @@ from pathlib import Path
 import torch
 
 from esctl.baselines import Step, open_trainer
+from esctl.engines.peaks import host_peak
 from esctl.experiment import Experiment
 from esctl.memory import Setting, architecture, footprint
-from esctl.peak import host_peak
 from esctl.recipe import EMBEDDED, load_recipe
 
 MIB = 1 << 20

@@ -148,6 +148,7 @@ class Experiment:
             kv_memory=None if section.kv_memory == "auto" else section.kv_memory,
             max_model_len=longest + self.recipe.sampling.max_tokens,
             probes=self._stages_probes,
+            replicas=section.replicas,
         )
 
     @property

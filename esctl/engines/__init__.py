@@ -1,6 +1,7 @@
 """What an engine is: the only thing that touches weights. Leaves the algorithm to `methods` and text to `tasks`."""
 
 import importlib.util
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -44,6 +45,7 @@ class EngineSpec:
     kv_memory: float | None = None  # GiB for the KV cache; None: for one full batch, up to 2 GiB on a CPU
     max_model_len: int | None = None  # prompt plus new tokens; None: what the model's config says
     probes: bool = False  # allocate the second fp32 buffer that two-round methods stage θ' in
+    replicas: int = 1  # engines side by side, each whole, that share the candidates of a round
 
 
 class Engine(Protocol):
@@ -109,11 +111,16 @@ class Engine(Protocol):
         ...
 
 
-def open_engine(spec: EngineSpec) -> Engine:
+def open_engine(spec: EngineSpec, notice: Callable[[str], None] = logging.getLogger(__name__).warning) -> Engine:
     """Build the engine that was asked for; `auto` is vLLM where it is installed, else transformers.
 
+    `notice` gets what happens on the way that a person should know, such as an engine of a fleet that died.
     Raises EngineError or UsageError, one line each: no such model, not a causal language model, no vLLM.
     """
+    if spec.replicas > 1:
+        from esctl.engines.fleet import Fleet
+
+        return Fleet(spec, notice)
     if chosen_kind(spec.kind) == "vllm":
         if not vllm_installed():
             raise UsageError(
