@@ -100,7 +100,8 @@ class EngineSection(Section):
     """Where and how the model is served; nothing here changes what a seed means."""
 
     kind: Literal["auto", "vllm", "transformers"] = "auto"
-    threads: Count | Literal["auto"] = "auto"
+    replicas: Count = 1  # engines side by side, which share the candidates of a round; above 1 through Ray
+    threads: Count | Literal["auto"] = "auto"  # of each engine
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
     kv_memory: Annotated[float, Field(gt=0)] | Literal["auto"] = "auto"  # GiB
 
@@ -164,6 +165,8 @@ class Recipe(Section):
             return self
         if self.objective != ObjectiveSection():
             raise ValueError(f"objective: {self.kind} has none but the mean reward; set method.samples instead")
+        if self.engine.replicas > 1:
+            raise ValueError(f"engine.replicas: {self.kind} trains on one device; set it to 1")
         if self.sampling.temperature == 0:
             raise ValueError(f"sampling.temperature: 0 gives {self.kind} nothing to choose from; use 1.0")
         if self.sampling.top_p < 1:
