@@ -149,6 +149,8 @@ class Experiment:
             max_model_len=longest + self.recipe.sampling.max_tokens,
             probes=self._stages_probes,
             replicas=section.replicas,
+            tensor_parallel=section.tensor_parallel,
+            center=section.center,
         )
 
     @property

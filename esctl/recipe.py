@@ -104,6 +104,14 @@ class EngineSection(Section):
     threads: Count | Literal["auto"] = "auto"  # of each engine
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
     kv_memory: Annotated[float, Field(gt=0)] | Literal["auto"] = "auto"  # GiB
+    tensor_parallel: Count = 1  # ranks that cut each matrix among them, one GPU each; vLLM only
+    center: Literal["auto", "device", "host"] = "auto"  # where the fp32 center lies if the model is on a GPU
+
+    @model_validator(mode="after")
+    def _ranks_are_vllm_s(self) -> "EngineSection":
+        if self.kind == "transformers" and self.tensor_parallel > 1:
+            raise ValueError(f"engine.tensor_parallel: {self.tensor_parallel} needs engine.kind vllm; set it to 1")
+        return self
 
 
 class EvalSection(Section):
@@ -165,6 +173,8 @@ class Recipe(Section):
             return self
         if self.objective != ObjectiveSection():
             raise ValueError(f"objective: {self.kind} has none but the mean reward; set method.samples instead")
+        if self.engine.tensor_parallel > 1:
+            raise ValueError(f"engine.tensor_parallel: {self.kind} trains on one device; set it to 1")
         if self.engine.replicas > 1:
             raise ValueError(f"engine.replicas: {self.kind} trains on one device; set it to 1")
         if self.sampling.temperature == 0:

@@ -141,7 +141,7 @@ def served(folder: str, path: str) -> list[str]:
     from esctl.moves import EMPTY, Round
 
     if "TRITON_INTERPRET" in os.environ:
-        engine_module.open_on_device = lambda host, parts, probes: DeviceCenter(host, parts)
+        engine_module.open_on_device = lambda host, parts, probes, where: DeviceCenter(host, parts)
     engine = engine_module.TransformersEngine(EngineSpec(Path(folder), dtype="bfloat16", probes=True))
     engine.save_center(Path(path))
     seen: list[str] = []

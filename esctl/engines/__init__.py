@@ -5,13 +5,14 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Literal, Protocol
 
 from esctl.errors import UsageError
 from esctl.moves import Move, Round
 
 TokenIds = Sequence[int]
 OWN_ROLLOUTS = "rollouts: the policy itself"  # ends the description of an RL policy that no copy draws for
+Where = Literal["auto", "device", "host"]
 
 
 @dataclass(frozen=True)
@@ -46,6 +47,8 @@ class EngineSpec:
     max_model_len: int | None = None  # prompt plus new tokens; None: what the model's config says
     probes: bool = False  # allocate the second fp32 buffer that two-round methods stage θ' in
     replicas: int = 1  # engines side by side, each whole, that share the candidates of a round
+    tensor_parallel: int = 1  # ranks that vLLM cuts each matrix for; one GPU each
+    center: Where = "auto"  # where θ lies if the weights are on a GPU; auto: beside them where it fits
 
 
 class Engine(Protocol):
@@ -130,6 +133,11 @@ def open_engine(spec: EngineSpec, notice: Callable[[str], None] = logging.getLog
         from esctl.engines.vllm import VLLMEngine
 
         return VLLMEngine(spec)
+    if spec.tensor_parallel > 1:
+        raise UsageError(
+            f"engine.tensor_parallel: {spec.tensor_parallel}, but the transformers engine has one rank: "
+            "set engine.kind to vllm, or tensor_parallel to 1"
+        )
     from esctl.engines.transformers import TransformersEngine
 
     return TransformersEngine(spec)

@@ -12,10 +12,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from esctl.engines import Where
 from esctl.engines.center import Center, tensor_id
 from esctl.engines.shards import Piece
+from esctl.errors import EngineError
 from esctl.moves import Move
 
+GIB = 1 << 30
 ROOM = 0.9  # of the memory that is free beside weights and KV cache; generation needs some for its activations
 
 
@@ -102,13 +105,28 @@ class DeviceCenter:
         return {"center": sum(t.nbytes for t in self._theta), "probe": sum(t.nbytes for t in self._probe)}
 
 
-def open_on_device(host: Center, parts: Sequence[Part], probes: bool) -> DeviceCenter | None:
-    """A center beside the live tensors; None where they are not on a GPU, Triton is not installed, or room is short."""
-    if not all(part.live.is_cuda for part in parts) or importlib.util.find_spec("triton") is None:
+def open_on_device(host: Center, parts: Sequence[Part], probes: bool, where: Where) -> DeviceCenter | None:
+    """A center beside the live tensors, unless `where` is host; None where those are in host memory themselves.
+
+    `auto` is None too where Triton is not installed or room is short; `device` is then refused by an EngineError.
+    """
+    if where == "host" or not all(part.live.is_cuda for part in parts):
         return None
+    obstacle = _obstacle(parts, probes)
+    if obstacle and where == "device":
+        raise EngineError(f"engine.center: device, but {obstacle}, or set engine.center to host")
+    return None if obstacle else DeviceCenter(host, parts)
+
+
+def _obstacle(parts: Sequence[Part], probes: bool) -> str:
+    """Why θ cannot lie on the device, and what to do about it; empty where it can."""
+    if importlib.util.find_spec("triton") is None:
+        return "Triton, which writes it, is not installed: pip install triton"
     free, _ = torch.cuda.mem_get_info(parts[0].live.device)
     needed = (8 if probes else 4) * sum(part.live.numel() for part in parts)
-    return DeviceCenter(host, parts) if needed < ROOM * free else None
+    if needed < ROOM * free:
+        return ""
+    return f"it takes {needed / GIB:.1f} GiB and {free / GIB:.1f} are free: lower engine.kv_memory"
 
 
 def _on_host(center: Center, piece: Piece) -> NDArray[np.float32]:

@@ -40,7 +40,7 @@ class TransformersEngine:
         threads = use_threads(spec.threads)
         with random_states_kept():
             center = Center.load(spec.model, spec.probes)
-            self._weights: _Weights | None = _Weights(_load(spec.model, self._dtype), center, spec.probes)
+            self._weights: _Weights | None = _Weights(_load(spec.model, self._dtype), center, spec)
         self.dim = center.dim
         device = self._live.device
         self.description = (
@@ -121,7 +121,7 @@ class TransformersEngine:
 class _Weights:
     """The module's parameters by canonical name, which are its own names, and the center they are written from."""
 
-    def __init__(self, module: "PreTrainedModel", center: Center, probes: bool) -> None:
+    def __init__(self, module: "PreTrainedModel", center: Center, spec: EngineSpec) -> None:
         self.module, self._host = module, center
         parameters = dict(module.named_parameters())  # tied tensors once, under the name that save_pretrained keeps
         assert parameters.keys() == center.shapes.keys(), parameters.keys() ^ center.shapes.keys()
@@ -129,7 +129,7 @@ class _Weights:
         first = next(iter(self._live.values()))
         self.device = first.device
         parts = [Part(piece(name, tuple(live.shape), Split.WHOLE, Share()), live) for name, live in self._live.items()]
-        self._device = open_on_device(center, parts, probes)
+        self._device = open_on_device(center, parts, spec.probes, spec.center)
         # fp32 on the host is written where it lies; what no kernel writes passes through one fp32 tensor on the host.
         self._in_place = self.device.type == "cpu" and first.dtype == torch.float32
         direct = self._in_place or self._device is not None

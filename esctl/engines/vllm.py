@@ -1,6 +1,7 @@
-"""vLLM in this process as an engine: how it is started, asked for completions, and stopped.
+"""vLLM as an engine: how it is started, asked for completions, and stopped.
 
-Leaves the weights to `vllm_worker`, which runs where they are, and the order of candidates to `rounds`.
+Leaves the weights to `vllm_worker`, which runs where they are, the way there to `vllm_ranks`, and the order of
+candidates to `rounds`.
 """
 
 import gc
@@ -11,7 +12,7 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import NoneType
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Final
 
 import torch
 
@@ -20,13 +21,13 @@ from esctl.engines.caller import process_kept, random_states_kept, stdout_kept, 
 from esctl.engines.center import canonical_shapes, check_model
 from esctl.engines.checkpoint import Checkpoint, dtype_name, grouped, serving_dtype
 from esctl.engines.rounds import each_candidate
-from esctl.errors import EngineError
+from esctl.engines.vllm_ranks import Ranks
+from esctl.errors import EngineError, UsageError
 from esctl.moves import Move, Round
 
 if TYPE_CHECKING:
     from vllm import LLM, RequestOutput, SamplingParams
 
-T = TypeVar("T")
 GIB = 1 << 30
 GPU_SHARE = 0.9  # of a GPU's memory for weights, activations and KV cache together; vLLM's own number
 MAX_SEQUENCES = 512  # decoded at once; more are queued
@@ -48,18 +49,19 @@ class VLLMEngine:
         self._dtype = serving_dtype(spec)
         threads = use_threads(spec.threads)
         with random_states_kept(), stdout_kept():
-            self._worker: _Worker | None = _Worker(_start(spec, self._checkpoint, self._dtype))
-            self.dim = self._live.call(int, "esctl_attach", str(self._checkpoint.folder), spec.probes)
-            self._try_out()
+            llm = _start(spec, self._checkpoint, self._dtype, threads)
+            self._ranks: Ranks | None = Ranks(llm, spec.tensor_parallel)
+            self.dim = self._attach(spec)
         # While requests come and go the collector would walk vLLM's million objects over and over: a quarter of a small
         # model's time.
         gc.freeze()
-        self.description = f"vllm {_version()}, {dtype_name(self._dtype)}, {_device()}, {threads} threads"
+        ranks = f", {spec.tensor_parallel} ranks" if spec.tensor_parallel > 1 else ""
+        self.description = f"vllm {_version()}, {dtype_name(self._dtype)}, {_device()}{ranks}, {threads} threads"
 
     @property
-    def _live(self) -> "_Worker":
-        assert self._worker is not None, "the engine is closed"
-        return self._worker
+    def _live(self) -> Ranks:
+        assert self._ranks is not None, "the engine is closed"
+        return self._ranks
 
     def rollout(
         self,
@@ -80,7 +82,7 @@ class VLLMEngine:
 
         def evaluate() -> list[list[Completion]]:
             tokens = [output.outputs[0].token_ids for output in self._live.generate(rows)]
-            finite = [self._live.call(bool, "esctl_finite")] * len(tokens)
+            finite = [self._live.finite()] * len(tokens)
             return grouped(self._checkpoint.completions(tokens, finite, sampling), list(map(len, own)))
 
         with random_states_kept():
@@ -119,32 +121,38 @@ class VLLMEngine:
         self._live.call(NoneType, "esctl_load_center", str(path))
 
     def checksum(self) -> str:
-        """See `Engine.checksum`."""
-        return self._live.call(str, "esctl_checksum")
+        """See `Engine.checksum`; under several ranks, a hash of what each says of its own pieces."""
+        return self._live.checksum()
 
     def center_sha256(self) -> str:
         """See `Engine.center_sha256`."""
         return self._live.call(str, "esctl_center_sha256")
 
     def tensor_bytes(self) -> Mapping[str, int]:
-        """See `Engine.tensor_bytes`; `kv` is the whole cache that vLLM allocated."""
-        return self._live.call(dict, "esctl_bytes")
+        """See `Engine.tensor_bytes`; `kv` is the whole cache that vLLM allocated. Ranks are added up."""
+        return self._live.bytes()
 
     def close(self) -> None:
         """See `Engine.close`."""
-        if self._worker is not None:
-            self._worker.shutdown()
-            self._worker = None
+        if self._ranks is not None:
+            self._ranks.shutdown()
+            self._ranks = None
             gc.unfreeze()
             gc.collect()
 
-    def _try_out(self) -> None:
-        """Ask for one token, so that what vLLM refuses only on the way (a head size without a kernel) fails at once."""
+    def _attach(self, spec: EngineSpec) -> int:
+        """Make θ live and ask for one token, so that what vLLM refuses only on the way fails at once; dim."""
         try:
+            folder = str(self._checkpoint.folder)
+            dim = self._live.call(int, "esctl_attach", folder, spec.probes, spec.center)
             self._live.generate([([0], self._params(Sampling(0.0, 1), 1, None))])
-        except (ValueError, RuntimeError, NotImplementedError) as error:
+        except EngineError:
+            self.close()
+            raise
+        except (ValueError, RuntimeError, NotImplementedError) as error:  # such as a head size without a kernel
             self.close()
             raise _refused(self._checkpoint, error) from error
+        return dim
 
     def _params(self, sampling: Sampling, limit: int, seed: int | None) -> "SamplingParams":
         """Every parameter that moves a token, so that no default of vLLM or of the checkpoint does."""
@@ -167,55 +175,9 @@ class VLLMEngine:
         )
 
 
-class _Worker:
-    """vLLM and the worker extension behind one face: the `Weights` of a round."""
-
-    def __init__(self, llm: "LLM") -> None:
-        self._llm = llm
-
-    def call(self, kind: type[T], method: str, *values: str | bool | list[int] | list[float]) -> T:
-        """Call a method of the worker extension by name; its result is of type `kind`."""
-        result = self._llm.collective_rpc(method, args=values)[0]
-        assert isinstance(result, kind), (method, result)
-        return result
-
-    def send(self, method: str, move: Move) -> None:
-        """Call a method that takes a move and writes live weights; nothing computed with the old ones stays."""
-        self.call(NoneType, method, [t.seed for t in move.terms], [t.coefficient for t in move.terms])
-        self._forget()
-
-    def stage(self, move: Move) -> None:
-        self.send("esctl_stage", move)
-
-    def write(self, move: Move) -> None:
-        self.send("esctl_write", move)
-
-    def restore(self) -> None:
-        self.call(NoneType, "esctl_restore")
-        self._forget()
-
-    def generate(self, rows: Sequence[tuple[TokenIds, "SamplingParams"]]) -> list["RequestOutput"]:
-        """One generate call; an interrupted one leaves no request behind that the next would go on with."""
-        prompts = [{"prompt_token_ids": list(prompt)} for prompt, _ in rows]
-        engine = self._llm.llm_engine
-        try:
-            outputs: list[RequestOutput] = self._llm.generate(prompts, [params for _, params in rows], use_tqdm=False)
-        finally:
-            if engine.has_unfinished_requests():
-                engine.abort_request(list(engine.output_processor.request_states), internal=True)
-        return outputs
-
-    def shutdown(self) -> None:
-        self._llm.llm_engine.engine_core.shutdown()
-
-    def _forget(self) -> None:
-        """VLLM's prefix cache knows tokens and not weights."""
-        if not self._llm.reset_prefix_cache():
-            raise EngineError("vLLM could not reset its prefix cache, so that old weights would leak into new scores")
-
-
-def _start(spec: EngineSpec, checkpoint: Checkpoint, dtype: torch.dtype) -> "LLM":
+def _start(spec: EngineSpec, checkpoint: Checkpoint, dtype: torch.dtype, threads: int) -> "LLM":
     """Start vLLM with random weights, which `esctl_attach` replaces before anything reads them."""
+    _check_ranks(spec)
     os.environ.update(ENVIRONMENT)
     logging.getLogger("vllm").setLevel(logging.ERROR)  # what it says before it has read its level
     on_gpu = torch.cuda.is_available()
@@ -224,6 +186,7 @@ def _start(spec: EngineSpec, checkpoint: Checkpoint, dtype: torch.dtype) -> "LLM
             warnings.simplefilter("ignore", category)
         from vllm import LLM
 
+        os.environ.update(_environment_of_ranks(spec.tensor_parallel, threads))
         try:
             return LLM(
                 model=str(checkpoint.folder),
@@ -236,6 +199,7 @@ def _start(spec: EngineSpec, checkpoint: Checkpoint, dtype: torch.dtype) -> "LLM
                 enable_chunked_prefill=on_gpu,
                 max_model_len=checkpoint.context,
                 max_num_seqs=MAX_SEQUENCES,
+                tensor_parallel_size=spec.tensor_parallel,
                 kv_cache_memory_bytes=_kv_bytes(spec, checkpoint, dtype),
                 gpu_memory_utilization=_gpu_share(spec) if on_gpu else GPU_SHARE,
                 worker_extension_cls="esctl.engines.vllm_worker.WorkerExtension",
@@ -245,14 +209,48 @@ def _start(spec: EngineSpec, checkpoint: Checkpoint, dtype: torch.dtype) -> "LLM
             raise _refused(checkpoint, error) from error
 
 
+def _check_ranks(spec: EngineSpec) -> None:
+    """Refuse a number of ranks that the model cannot be cut into, or that this machine has no GPUs for."""
+    ranks = spec.tensor_parallel
+    heads = int(check_model(spec.model)[1].get_text_config().num_attention_heads)
+    if heads % ranks:
+        divisors = ", ".join(str(n) for n in range(1, heads + 1) if heads % n == 0)
+        raise UsageError(f"engine.tensor_parallel: {ranks} does not divide the model's {heads} heads; use {divisors}")
+    gpus = torch.cuda.device_count()
+    if gpus and ranks > gpus:
+        raise UsageError(f"engine.tensor_parallel: {ranks}, but this machine has {gpus} GPUs; use {gpus} or fewer")
+
+
+def _environment_of_ranks(ranks: int, threads: int) -> dict[str, str]:
+    """What the processes of several ranks inherit: an equal share of the threads, and nothing of this process.
+
+    They are spawned, because a fork of a process whose threads have started does not work. On a CPU vLLM would bind
+    each rank to a memory node of its own, and few machines have several.
+    """
+    if ranks == 1:
+        return {}
+    share = str(max(1, threads // ranks))
+    binding = os.environ.get("VLLM_CPU_OMP_THREADS_BIND", "nobind")
+    return {
+        "VLLM_WORKER_MULTIPROCESSING_METHOD": "spawn",
+        "VLLM_CPU_OMP_THREADS_BIND": binding,
+        "OMP_NUM_THREADS": share,
+        "NUMBA_NUM_THREADS": share,
+        "PYTHONWARNINGS": "ignore",  # of vLLM's and torch's modules, for their authors
+    }
+
+
 def _gpu_share(spec: EngineSpec) -> float:
     """What vLLM may fill of a GPU: less by what the fp32 center takes beside it, unless too little would be left.
 
     Where the center then finds no room, it stays on the host.
     """
-    dim = sum(map(math.prod, canonical_shapes(check_model(spec.model)[1]).values()))
+    if spec.center == "host":
+        return GPU_SHARE
+    dim = sum(map(math.prod, canonical_shapes(check_model(spec.model)[1]).values())) / spec.tensor_parallel
     beside = 4 * dim * (2 if spec.probes else 1) / torch.cuda.get_device_properties(0).total_memory
-    return GPU_SHARE - beside if GPU_SHARE - beside > GPU_SHARE / 2 else GPU_SHARE
+    enough = spec.center == "device" or GPU_SHARE - beside > GPU_SHARE / 2
+    return max(GPU_SHARE - beside, 0.0) if enough else GPU_SHARE
 
 
 def _refused(checkpoint: Checkpoint, error: Exception) -> EngineError:
@@ -261,15 +259,19 @@ def _refused(checkpoint: Checkpoint, error: Exception) -> EngineError:
 
 
 def _kv_bytes(spec: EngineSpec, checkpoint: Checkpoint, dtype: torch.dtype) -> int | None:
-    """What was asked for; else on a CPU a budget for one full batch, that holds one longest sequence in any case."""
+    """A rank's share of what was asked for; else on a CPU of a budget for a small batch.
+
+    The latter holds one longest sequence in any case, also where ranks hold the same head.
+    """
+    ranks = spec.tensor_parallel
     if spec.kv_memory is not None:
-        return int(spec.kv_memory * GIB)
+        return int(spec.kv_memory * GIB) // ranks
     if torch.cuda.is_available():
         return None
     per_block = KV_BLOCK * checkpoint.kv_elements * dtype.itemsize
     blocks = KV_SEQUENCES * math.ceil(min(checkpoint.context, KV_LENGTH) / KV_BLOCK)
     longest = math.ceil(checkpoint.context / KV_BLOCK) + 1
-    return max(min(blocks * per_block, KV_MOST), longest * per_block)
+    return max(min(blocks * per_block, KV_MOST) // ranks, longest * per_block)
 
 
 def _nll(output: "RequestOutput", first: int) -> float:

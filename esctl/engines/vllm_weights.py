@@ -21,6 +21,7 @@ from vllm import _custom_ops as ops
 from vllm.model_executor.layers.linear import ColumnParallelLinear, LinearBase, QKVParallelLinear, RowParallelLinear
 from vllm.model_executor.layers.vocab_parallel_embedding import ParallelLMHead, VocabParallelEmbedding
 
+from esctl.engines import Where
 from esctl.engines.center import Center
 from esctl.engines.device import Part, open_on_device
 from esctl.engines.shards import Piece, Share, Split, piece
@@ -104,10 +105,10 @@ class LiveWeights:
     Raises EngineError, naming the tensor, for a model that holds one which the center lacks, or lacks one of its own.
     """
 
-    def __init__(self, model: FusedModel, center: Center, probes: bool = False) -> None:
+    def __init__(self, model: FusedModel, center: Center, probes: bool = False, where: Where = "auto") -> None:
         self._host = center
         self.slots = find_slots(model, center)
-        self._device = open_on_device(center, [part for slot in self.slots for part in _parts(slot)], probes)
+        self._device = open_on_device(center, [part for slot in self.slots for part in _parts(slot)], probes, where)
         inexact = [slot for slot in self.slots if not slot.exact]
         largest = max((slot.numel for slot in inexact if self._device is None), default=0)
         self._scratch = torch.empty(largest, dtype=torch.float32)

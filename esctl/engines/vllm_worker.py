@@ -3,6 +3,7 @@
 Leaves scheduling, text and the order of candidates to `engines.vllm`.
 """
 
+import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
@@ -10,6 +11,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from esctl.engines import Where
 from esctl.engines.center import Center
 from esctl.engines.vllm_weights import FusedModel, LiveWeights, drop_packed
 from esctl.moves import Move
@@ -26,6 +28,12 @@ class ModelRunner(Protocol):
 
     model: ServedModel
     kv_caches: list[Tensor]
+
+
+class ParallelConfig(Protocol):
+    """The part of vLLM's parallel config that is used here."""
+
+    world_size: int
 
 
 class LogitWatch:
@@ -59,14 +67,18 @@ class LogitWatch:
 class WorkerExtension:
     """Mixed into vLLM's worker class; every method has a prefix of its own, since they share one namespace."""
 
-    model_runner: ModelRunner  # vLLM's
+    model_runner: ModelRunner  # vLLM's, as the two below
+    parallel_config: ParallelConfig
+    rank: int
     esctl_weights: LiveWeights
     esctl_watch: LogitWatch
 
-    def esctl_attach(self, model: str, probes: bool) -> int:
+    def esctl_attach(self, model: str, probes: bool, where: Where) -> int:
         """Load the center, make θ live, and return dim."""
+        if self.parallel_config.world_size > 1:  # a process of its own, which Ctrl-C reaches too: one is enough
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
         drop_packed(self.model_runner.model)
-        self.esctl_weights = LiveWeights(self.model_runner.model, Center.load(model, probes), probes)
+        self.esctl_weights = LiveWeights(self.model_runner.model, Center.load(model, probes), probes, where)
         self.esctl_watch = LogitWatch(self.model_runner.model)
         return self.esctl_weights.center.dim
 
@@ -92,12 +104,14 @@ class WorkerExtension:
         return self.esctl_watch.finite()
 
     def esctl_save(self, path: str, dtype: str, source: str) -> None:
-        """Write θ as a model folder."""
-        self.esctl_weights.center.save(Path(path), dtype, source)
+        """Write θ as a model folder; every rank holds all of it, and the first writes."""
+        if self.rank == 0:
+            self.esctl_weights.center.save(Path(path), dtype, source)
 
     def esctl_save_center(self, path: str) -> None:
         """Write θ in fp32."""
-        self.esctl_weights.center.save_center(Path(path))
+        if self.rank == 0:
+            self.esctl_weights.center.save_center(Path(path))
 
     def esctl_load_center(self, path: str) -> None:
         """Read θ, and make it live."""

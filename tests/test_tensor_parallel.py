@@ -1,0 +1,149 @@
+"""Two ranks of vLLM on a CPU are one engine: the same center, the canonical tensor cut, the same text; and it ends."""
+
+import hashlib
+import multiprocessing
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from oracle import around
+
+from esctl import engines
+from esctl.assets import tiny_model_path
+from esctl.engines import Engine, EngineSpec, Sampling, open_engine
+from esctl.engines.center import Center
+from esctl.engines.shards import Piece, Share, Split, piece
+from esctl.engines.vllm_ranks import Ranks
+from esctl.errors import EngineError, RecipeError, UsageError
+from esctl.moves import EMPTY, Move
+from esctl.recipe import load_recipe
+
+RANKS = 2
+STEP, CANDIDATE, PROBE = Move.of([5, 6], [0.01, 0.02]), Move.of([1], [0.015]), Move.of([2, 3], [0.01, -0.01])
+HEADS = {"q_proj": 4, "k_proj": 2, "v_proj": 2}
+GREEDY = Sampling(0.0, 16)  # ranks wait for each other at every token, and slowly where cores are busy
+
+
+@pytest.fixture(scope="module")
+def pair() -> Iterator[Engine]:
+    if not engines.vllm_installed():
+        pytest.skip("vLLM is not installed")
+    engine = open_engine(EngineSpec(tiny_model_path(), kind="vllm", tensor_parallel=RANKS, max_model_len=256))
+    yield engine
+    engine.close()
+    assert not multiprocessing.active_children()
+
+
+def prompts(n: int) -> list[list[int]]:
+    from transformers import AutoTokenizer
+
+    from esctl.tasks.arithmetic import ArithmeticTask
+
+    tokenizer = AutoTokenizer.from_pretrained(tiny_model_path())
+    chats = [[{"role": "user", "content": p.question}] for p in ArithmeticTask().problems("test")[:n]]
+    texts = tokenizer.apply_chat_template(chats, add_generation_prompt=True, tokenize=False)
+    return tokenizer(texts, add_special_tokens=False)["input_ids"]
+
+
+def part(name: str, shape: tuple[int, ...], share: Share) -> Piece:
+    layer, kind = name.split(".")[-2:]
+    if layer == "embed_tokens":
+        return piece(name, shape, Split.VOCABULARY, share, 64)
+    if layer in HEADS:
+        return piece(name, shape, Split.ROWS, share, HEADS[layer])
+    if layer in ("gate_proj", "up_proj"):
+        return piece(name, shape, Split.ROWS, share)
+    columns = layer in ("o_proj", "down_proj") and kind == "weight"
+    return piece(name, shape, Split.COLUMNS if columns else Split.WHOLE, share)
+
+
+def checksum(center: Center, *moves: Move) -> str:
+    """What the ranks must say together of fl(… fl(θ + move)): a hash of the hash of each one's pieces."""
+    moved = Center(center.shapes)
+    for name in center.names:
+        moved.tensor(name)[...] = center.tensor(name)
+    for move in moves:
+        moved.commit(move)
+    digests = []
+    for rank in range(RANKS):
+        digest = hashlib.sha256()
+        for name, shape in moved.shapes.items():
+            p = part(name, shape, Share(rank, RANKS))
+            held = moved.tensor(name).reshape(-1, p.width)[p.rows.start : p.rows.stop, p.columns.start : p.columns.stop]
+            digest.update(f"{name}\0{list(held.shape if len(shape) > 1 else held.shape[:1])}\0".encode())
+            digest.update((held + 0.0).tobytes())
+        digests.append(digest.hexdigest())
+    return hashlib.sha256("".join(digests).encode()).hexdigest()
+
+
+@pytest.mark.slow
+def test_two_ranks_hold_the_whole_candidate_cut_and_say_what_one_says(pair: Engine, tmp_path: Path) -> None:
+    center, asked = Center.load(tiny_model_path()), prompts(3)
+    assert pair.dim == center.dim
+    assert pair.checksum() == checksum(center)
+    seen: list[str] = []
+    texts = []
+    reference = open_engine(EngineSpec(tiny_model_path(), kind="transformers"))
+    for engine in (pair, reference):
+        engine.commit(STEP)
+        found = engine.rollout(
+            around(EMPTY, CANDIDATE, center=PROBE), asked, GREEDY, on_candidate=lambda *_: seen.append(pair.checksum())
+        )
+        texts.append([[samples[0].text for samples in candidate] for candidate in found])
+    center.commit(STEP)
+    assert seen[:2] == [checksum(center, PROBE), checksum(center, PROBE, CANDIDATE)]
+    assert texts[0] == texts[1]
+    assert texts[0][0] != texts[0][1]
+    assert pair.checksum() == checksum(center)
+    assert pair.center_sha256() == center.weights_sha256()
+    pair.save(tmp_path / "saved")
+    assert Center.load(tmp_path / "saved").weights_sha256() == center.weights_sha256()
+
+
+@pytest.mark.slow
+def test_ctrl_c_reaches_no_rank_and_a_failure_in_one_ends_all_in_one_line(pair: Engine, tmp_path: Path) -> None:
+    for process in multiprocessing.active_children():
+        assert process.pid
+        os.kill(process.pid, signal.SIGINT)
+    [[[completion]]] = pair.rollout(around(EMPTY), [[9]], Sampling(0.0, 2))
+    assert completion.finite
+    damaged = tmp_path / "center.safetensors"
+    damaged.write_bytes(b"no center")
+    for _ in range(2):
+        with pytest.raises(EngineError, match=r"^a rank of vLLM failed: .*cannot be read as a center") as caught:
+            pair.load_center(damaged)
+        assert "\n" not in str(caught.value)
+
+
+class Answers:
+    """What a vLLM of several ranks would answer."""
+
+    def __init__(self, answers: list[object]) -> None:
+        self.answers = answers
+
+    def collective_rpc(self, method: str, args: tuple[object, ...]) -> list[object]:
+        return self.answers
+
+
+def test_answers_of_ranks_become_one() -> None:
+    assert Ranks(Answers([True, True]), 2).finite()
+    assert not Ranks(Answers([True, False]), 2).finite()
+    assert Ranks(Answers([{"center": 3, "kv": 1}, {"center": 3, "kv": 2}]), 2).bytes() == {"center": 6, "kv": 3}
+    assert Ranks(Answers(["a"]), 1).checksum() == "a"
+    assert Ranks(Answers(["a", "b"]), 2).checksum() != Ranks(Answers(["b", "a"]), 2).checksum()
+    with pytest.raises(EngineError, match="hold different centers"):
+        Ranks(Answers(["a", "b"]), 2).call(str, "esctl_center_sha256")
+
+
+def test_ranks_that_cannot_be_are_refused(tiny_qwen2: Path) -> None:
+    with pytest.raises(UsageError, match=r"set engine\.kind to vllm, or tensor_parallel to 1"):
+        open_engine(EngineSpec(tiny_qwen2, kind="transformers", tensor_parallel=2))
+    if engines.vllm_installed():
+        with pytest.raises(UsageError, match="3 does not divide the model's 2 heads; use 1, 2"):
+            open_engine(EngineSpec(tiny_qwen2, kind="vllm", tensor_parallel=3))
+    with pytest.raises(RecipeError, match=r"engine\.tensor_parallel: grpo trains on one device; set it to 1"):
+        load_recipe("arithmetic/grpo", {"engine.kind": "vllm"}, ["engine.tensor_parallel=2"])
+    with pytest.raises(RecipeError, match=r"engine\.tensor_parallel: 2 needs engine\.kind vllm; set it to 1"):
+        load_recipe("arithmetic/es", {"engine.kind": "transformers"}, ["engine.tensor_parallel=2"])
