@@ -182,6 +182,36 @@ def memory(
 
 
 @app.command()
+def precision(
+    recipe: Annotated[
+        str | None, typer.Argument(metavar="RECIPE", help="A recipe file, or a shipped one.", show_default=False)
+    ] = None,
+    model: Annotated[str | None, typer.Option(help="embedded, a folder, a hub id, or a run directory.")] = None,
+    method: Annotated[str | None, typer.Option(help="es, essam or essam-f.", show_default="the recipe's, es")] = None,
+    sigma: Annotated[float | None, typer.Option(help="Noise scale.", show_default="the recipe's")] = None,
+    alpha: Annotated[float | None, typer.Option(help="Step.", show_default="the recipe's")] = None,
+    dtype: Annotated[
+        str | None, typer.Option(help="bfloat16, float16 or float32.", show_default="the recipe's; bfloat16 for auto")
+    ] = None,
+    sets: Sets = None,
+    as_json: Annotated[bool, typer.Option("--json", help="The same as JSON.")] = False,
+) -> None:
+    """How much of a candidate and of a step the serving dtype realises, by class of tensor; reads the weights only."""
+    from esctl import precision_text
+    from esctl.precision import realised
+    from esctl.recipe import load_recipe
+
+    kind = method or (None if recipe else "es")
+    flags = {
+        "model": model, "method.kind": kind, "method.sigma": sigma, "method.alpha": alpha, "engine.dtype": dtype,
+    }  # fmt: skip
+    given: dict[str, Plain] = {key: value for key, value in flags.items() if value is not None}
+    wanted = load_recipe(recipe, given, sets or [])
+    found = realised(wanted, "bfloat16" if wanted.engine.dtype == "auto" else wanted.engine.dtype)
+    out(precision_text.json_text(found) if as_json else precision_text.text(found))
+
+
+@app.command()
 def adopt(
     model: Annotated[str, typer.Argument(metavar="MODEL_DIR", help="A model folder.", show_default=False)],
     label: Annotated[str, typer.Option(help="The row's name in tables.")],
