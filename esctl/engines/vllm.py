@@ -259,7 +259,7 @@ def _refused(checkpoint: Checkpoint, error: Exception) -> EngineError:
 
 
 def _kv_bytes(spec: EngineSpec, checkpoint: Checkpoint, dtype: torch.dtype) -> int | None:
-    """A rank's share of what was asked for; else on a CPU of a budget for a small batch.
+    """A rank's share of what was asked for; else on a CPU of a budget for one full batch.
 
     The latter holds one longest sequence in any case, also where ranks hold the same head.
     """
