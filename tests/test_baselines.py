@@ -125,6 +125,7 @@ def test_equal_seeds_give_equal_runs_and_a_kill_changes_nothing(undisturbed, tmp
 
 
 @pytest.mark.slow
+@pytest.mark.vllm
 @pytest.mark.parametrize("kind", list(BASELINES))
 def test_auto_draws_with_a_copy_in_vllm_that_is_never_stale(kind, tmp_path):
     """What vLLM's copy said after the last step is what the weights that were saved say."""

@@ -52,4 +52,5 @@ def open_policy(experiment: Experiment, precision: str) -> "tuple[PreTrainedMode
 def open_server(spec: EngineSpec, precision: str) -> Engine:
     """VLLM with a copy of the policy, in the dtype of training's products, leaving room on a GPU for the trainer."""
     kv = KV_BESIDE if spec.kv_memory is None and torch.cuda.is_available() else spec.kv_memory
-    return open_engine(replace(spec, kind="vllm", dtype=precision, kv_memory=kv))
+    center = "host" if spec.center == "auto" else spec.center
+    return open_engine(replace(spec, kind="vllm", dtype=precision, kv_memory=kv, center=center))
