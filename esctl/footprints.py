@@ -158,7 +158,8 @@ def run_setting(recipe: Recipe, record: RunRecord) -> Setting:
     seq = record.train.prompt_tokens // record.train.rollouts + recipe.sampling.max_tokens
     rl = recipe.baseline
     if rl is None:
-        return Setting(dtype, seq, recipe.prompts, rollouts=recipe.prompts)
+        place = "device" if on_device and recipe.engine.center != "host" else "host"
+        return Setting(dtype, seq, recipe.prompts, rollouts=recipe.prompts, center=place)
     rows, kept = min(rl.samples * recipe.prompts, ROWS), rl.gradient_checkpointing
     copied = not record.engine.endswith(OWN_ROLLOUTS)
     return Setting(DTYPES[rl.precision], seq, rl.microbatch, kept, rows, rl.kl > 0, copied, cpu=not on_device)

@@ -16,9 +16,12 @@ DTYPES = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}  # a recipe'
 LOGIT_CHUNK = 1024  # tokens, the default of PPO's `logit_chunk`
 TILE = (4096, 32768)  # tokens and vocabulary of the logits that TRL's GRPO computes at once
 METHOD_NAMES = ("es", "essam", "essam-f", "grpo", "ppo")
-# What ES holds beside the served weights lies in host memory, also where those lie on a GPU.
+# What lies in host memory where the served weights lie on a GPU: centers, unless they are to lie there too. Those that
+# do have a mirror on the host, which files and hashes are made of.
+PLACES = ("host", "device")
 HOST = ("center", "probe", "scratch")
 COPY_HOST = ("center of the copy",)  # of RL: the copy in vLLM is written from a center, as candidates are
+MIRROR = "mirror of the center"
 WORK = ("activations", "cast weights")  # an estimate; every other purpose is exact
 
 # ESSAM (Sun et al. 2026, arXiv 2602.01003): PPO on an 8B model, and by how much ESSAM lies below it and below GRPO.
@@ -59,10 +62,13 @@ class Setting:
     reference: bool = True  # a frozen copy of the base for the KL term
     copy: bool = True  # a copy of the policy in vLLM, for rollouts
     cpu: bool = False  # trained on a CPU, where no kernel works on a tile of logits in place
+    center: str = "host"  # host | device: where fp32 centers lie if the model is on a GPU
 
     def __post_init__(self) -> None:
         if self.dtype not in ITEMSIZE:
             raise UsageError(f"--dtype {self.dtype}: choose {', '.join(ITEMSIZE)}")
+        if self.center not in PLACES:
+            raise UsageError(f"--center {self.center}: choose {', '.join(PLACES)}")
         for name, value in (("seq", self.seq), ("batch", self.batch), ("rollouts", self.rollouts)):
             if value < 1:
                 raise UsageError(f"--{name} {value}: give 1 or more")
@@ -80,6 +86,7 @@ class Footprint:
     method: str
     purposes: Mapping[str, int]
     kv: int
+    in_host: tuple[str, ...]  # purposes that stay in host memory where the model lies on a GPU
 
     @property
     def total(self) -> int:
@@ -99,8 +106,7 @@ class Footprint:
     @property
     def host(self) -> int:
         """What lies in host memory where the model lies on a GPU."""
-        names = HOST if self.method.startswith("es") else COPY_HOST
-        return sum(self.purposes.get(name, 0) for name in names)
+        return sum(self.purposes.get(name, 0) for name in self.in_host)
 
     @property
     def device(self) -> int:
@@ -149,17 +155,21 @@ def footprint(method: str, arch: Architecture, setting: Setting) -> Footprint:
     """What a method holds; raises UsageError for a method that is not known."""
     if method not in METHOD_NAMES:
         raise UsageError(f"--methods {method}: choose from {', '.join(METHOD_NAMES)}")
-    purposes = _rl(method, arch, setting) if method in ("grpo", "ppo") else _es(method, arch, setting)
-    return Footprint(method, purposes, setting.rollouts * setting.seq * arch.kv * setting.itemsize)
+    rl = method in ("grpo", "ppo")
+    purposes, in_host = _rl(method, arch, setting) if rl else _es(method, arch, setting), COPY_HOST if rl else HOST
+    if setting.center == "device":
+        in_host = (MIRROR,)
+        purposes[MIRROR] = purposes["center of the copy" if rl else "center"]
+    return Footprint(method, purposes, setting.rollouts * setting.seq * arch.kv * setting.itemsize, in_host)
 
 
 def _es(method: str, arch: Architecture, setting: Setting) -> dict[str, int]:
-    """Served weights; θ in fp32, and θ' for methods of two rounds; one tensor on its way from the one to the other."""
+    """Served weights; θ in fp32, and θ' for methods of two rounds; from the host, one tensor on its way."""
     return {
         "weights": setting.itemsize * arch.parameters,
         "center": FP32 * arch.parameters,
         "probe": 0 if method == "es" else FP32 * arch.parameters,
-        "scratch": FP32 * arch.largest,
+        "scratch": FP32 * arch.largest if setting.center == "host" else 0,
         "activations": forward_bytes(arch, setting),
     }
 

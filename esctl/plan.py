@@ -58,12 +58,25 @@ def _work(recipe: Recipe) -> str:
 
 def _evolution_costs(recipe: Recipe, dim: int) -> dict[str, str]:
     """What only seeds cost: centers, and the way back from recorded scores."""
-    rounds = recipe.evolution.rounds
-    terms, buffers = recipe.generations * rounds[-1] * dim, 1 + (len(rounds) > 1)
+    terms = recipe.generations * recipe.evolution.rounds[-1] * dim
     return {
-        "host memory": f"{4 * dim * buffers / 2**30:.2f} GiB of fp32 center, beside served weights and KV cache",
+        "fp32 center": center_text(recipe, dim),
         "replay": f"{terms:.1e} noise terms, some {terms / TERMS_PER_SECOND:,.0f} s on one core without checkpoints",
     }
+
+
+def center_text(recipe: Recipe, dim: int) -> str:
+    """Where θ lies, with θ' where a method probes, beside served weights and KV cache.
+
+    Each rank of each engine keeps a whole center on the host.
+    """
+    section, theta = recipe.engine, 4 * dim / GIB
+    held, engines = theta * (1 + (len(recipe.evolution.rounds) > 1)), section.replicas
+    hosts = section.tensor_parallel * engines
+    on_host = f"{held * hosts:.2f} GiB in host memory"
+    on_device = f"{held * engines:.2f} GiB on GPUs and {theta * hosts:.2f} in host memory"
+    either = f"{on_host}; where GPUs have room, {on_device}"
+    return {"host": on_host, "device": on_device, "auto": either}[section.center]
 
 
 def _gradient_costs(recipe: Recipe, dim: int) -> dict[str, str]:
@@ -84,7 +97,10 @@ def planned_footprint(recipe: Recipe, dim: int) -> Footprint:
     """What a recipe's method holds of so many weights; activations and KV cache are left out. An open dtype is bf16."""
     rl = recipe.baseline
     if rl is None:
-        return footprint(recipe.kind, weights_alone(dim), Setting(DTYPES.get(recipe.engine.dtype, "bf16")))
+        place = "device" if recipe.engine.center == "device" else "host"
+        return footprint(
+            recipe.kind, weights_alone(dim), Setting(DTYPES.get(recipe.engine.dtype, "bf16"), center=place)
+        )
     setting = Setting(DTYPES[rl.precision], reference=rl.kl > 0, copy=copies_policy(recipe))
     return footprint(recipe.kind, weights_alone(dim), setting)
 

@@ -21,7 +21,7 @@ from esctl.memory import (
     backward_bytes,
     footprint,
 )
-from esctl.plan import planned_footprint
+from esctl.plan import center_text, planned_footprint
 from esctl.recipe import load_recipe
 
 SIZES = {
@@ -62,6 +62,30 @@ def test_states_are_the_known_bytes_per_parameter(eight_billion):
     assert per_parameter(grpo, arch, "weights", "gradients", "optimizer") == 16
     assert (per_parameter(grpo, arch, "reference"), per_parameter(grpo, arch, "rollout copy")) == (4, 2)
     assert ppo.purposes["critic"] == 16 * (arch.body + arch.hidden + 1)  # 36 in all where the critic is a whole policy
+
+
+def test_a_center_beside_the_model_is_counted_there_and_mirrored_on_the_host(eight_billion):
+    _, arch = eight_billion
+    for method, buffers in (("es", 4), ("essam", 8)):
+        host, device = (footprint(method, arch, Setting("bf16", center=place)) for place in ("host", "device"))
+        assert host.host == buffers * arch.parameters + 4 * arch.largest
+        assert host.device - host.work == 2 * arch.parameters
+        assert device.host == 4 * arch.parameters
+        assert device.device - device.work == (2 + buffers) * arch.parameters
+    copy = footprint("grpo", arch, Setting("bf16", center="device"))
+    assert copy.host == 4 * arch.parameters
+
+
+def test_a_plan_says_where_centers_will_lie():
+    said = {
+        place: center_text(load_recipe("arithmetic/essam", {"engine.center": place}), 2**28)
+        for place in ("host", "device", "auto")
+    }
+    assert said["host"] == "2.00 GiB in host memory"
+    assert said["device"] == "2.00 GiB on GPUs and 1.00 in host memory"
+    assert said["auto"] == f"{said['host']}; where GPUs have room, {said['device']}"
+    ranks = load_recipe("arithmetic/es", {"engine.center": "host", "engine.tensor_parallel": 2})
+    assert center_text(ranks, 2**28) == "2.00 GiB in host memory"
 
 
 def test_published_memory_of_an_8b_model_is_explained(eight_billion):
@@ -164,7 +188,7 @@ def test_a_base_has_no_training_to_measure(tmp_path):
         measured([tmp_path])
 
 
-@pytest.mark.parametrize("field", [{"dtype": "int8"}, {"seq": 0}, {"batch": 0}, {"rollouts": 0}])
+@pytest.mark.parametrize("field", [{"dtype": "int8"}, {"seq": 0}, {"batch": 0}, {"rollouts": 0}, {"center": "disk"}])
 def test_a_setting_that_means_nothing_is_refused(field):
     with pytest.raises(UsageError, match=f"--{next(iter(field))}"):
         Setting(**field)

@@ -164,6 +164,7 @@ def memory(
     rollouts: Annotated[int, typer.Option(help="Sequences in the KV cache, which stands apart.")] = 64,
     checkpointing: Annotated[bool, typer.Option("--checkpointing", help="Gradient checkpointing.")] = False,
     reference: Annotated[bool, typer.Option(help="A frozen reference for the KL term of GRPO and PPO.")] = True,
+    center: Annotated[str, typer.Option(help="Where fp32 centers lie: host, or device, beside the model.")] = "host",
     copy: Annotated[bool, typer.Option(help="A copy of the policy for rollouts of GRPO and PPO.")] = True,
     as_json: Annotated[bool, typer.Option("--json", help="Bytes, as JSON.")] = False,
 ) -> None:
@@ -175,7 +176,7 @@ def memory(
         rows = footprints.measured(runs)
         out(footprints.runs_json(rows) if as_json else footprints.runs_table(rows))
         return
-    setting = Setting(dtype, seq, batch, checkpointing, rollouts, reference, copy)
+    setting = Setting(dtype, seq, batch, checkpointing, rollouts, reference, copy, center=center)
     arch, prints = footprints.analytic(model, methods.split(","), setting)
     writer = footprints.json_text if as_json else footprints.table
     out(writer(arch, setting, prints))
