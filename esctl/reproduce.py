@@ -6,6 +6,7 @@ numbers say to `compare` and `report`.
 
 import hashlib
 import os
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -164,6 +165,18 @@ def _job(planned: Planned, root: Path) -> Job:
 def short_name(model: str) -> str:
     """A model's name without its owner."""
     return model.rpartition("/")[2]
+
+
+def finished_lines(planned: Sequence[Planned], root: Path) -> list[str]:
+    """Write the results of what is finished of a table that was stopped, and say so; nothing without a pair."""
+    done = [p for p in planned if p.done]
+    first = {p.recipe.model: p.recipe.task.name for p in reversed(done)}  # a model's own task is its first run's
+    rows = Counter(p.recipe.model for p in done if p.recipe.task.name == first[p.recipe.model])
+    kept = [p for p in done if rows[p.recipe.model] > 1]
+    if not kept:
+        return []
+    write_results(kept, root)
+    return [f"{root} has the tables of {len(kept)} finished runs, of {len(planned)}"]
 
 
 def write_results(planned: Sequence[Planned], root: Path) -> list[Path]:

@@ -14,7 +14,7 @@ import pytest
 
 from esctl.errors import RecipeError, UsageError
 from esctl.recipe import dump_recipe, recipes_root
-from esctl.reproduce import plan_table, read_table, write_results
+from esctl.reproduce import finished_lines, plan_table, read_table, write_results
 from esctl.row import MARK, RowJob, do
 from esctl.rundir import RunDir, adapter, write_atomic
 
@@ -132,6 +132,13 @@ def test_a_table_killed_in_the_middle_ends_as_one_that_was_not(tmp_path):
     planned = plan_table(read_table(str(table)), tmp_path / "killed")
     assert all(p.done for p in planned)  # so that a third time has nothing to do
     assert {RunDir(Path(p.job.run)).read_record().engine.split()[0] for p in planned} == {"transformers"}
+
+    table.write_text(table.read_text() + "  - {label: ES 2, recipe: arithmetic/es, set: *small}\n")
+    longer, root = plan_table(read_table(str(table)), tmp_path / "killed"), tmp_path / "killed"
+    (root / "table.csv").unlink()
+    assert finished_lines(longer, root) == [f"{root} has the tables of 3 finished runs, of 4"]
+    assert rows_of(root) == rows_of(tmp_path / "whole")
+    assert finished_lines(longer[2:], root) == []  # one run is no comparison
 
 
 def kill_all_below(parent: subprocess.Popen[bytes]) -> None:

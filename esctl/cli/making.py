@@ -148,10 +148,11 @@ def reproduce(
     try:
         at_once = jobs or tables_.side_by_side(definition)
         failures = tables_.run_table(planned, folder, at_once, lambda p: console.print(jobs_line(p), highlight=False))
+        stopped = failure_lines(failures)
     except KeyboardInterrupt:
-        raise EsctlError("interrupted; nothing recorded is lost: the same command goes on") from None
-    if failures:
-        raise EsctlError("\n".join(failure_lines(failures)))
+        stopped = ["interrupted; nothing recorded is lost: the same command goes on"]
+    if stopped:
+        raise EsctlError("\n".join([*stopped, *tables_.finished_lines(planned, folder)]))
     out("\n".join(map(str, tables_.write_results(planned, folder))))
 
 
