@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from documented import typed
 
 from esctl.errors import RecipeError, RunError, UsageError
 from esctl.recipe import dump_recipe
@@ -79,15 +80,14 @@ def test_a_directory_with_another_recipe_is_refused_naming_the_key(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_sweep_ends_in_a_table_and_run_again_trains_nothing(tmp_path):
+def test_the_readmes_sweep_ends_in_a_table_and_run_again_trains_nothing(tmp_path):
     sets = [x for s in [*SMALL, "eval.n=4", "eval.final=validation", "eval.every=0"] for x in ("--set", s)]
-    command = [
-        sys.executable, "-m", "esctl", "sweep", "arithmetic/es", "--grid", "method.sigma=0.01,0.02", "--seeds", "1",
-        "--jobs", "2", "--root", str(tmp_path / "s"), "--split", "validation", *sets,
-    ]  # fmt: skip
+    [words] = [c.words for c in typed() if c.text.startswith("esctl sweep")]
+    fewer = ["--seeds", "1", "--root", str(tmp_path / "s"), "--split", "validation", *sets]
+    command = [sys.executable, "-m", *words, *fewer]
     first = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "COLUMNS": "200"})
     assert first.returncode == 0, first.stderr
-    assert "ES sigma=0.01" in first.stdout
+    assert "ESSAM rho=0.015" in first.stdout
     assert "2/2 done" in first.stderr
     stamps = {p: p.stat().st_mtime_ns for p in (tmp_path / "s").rglob("run.json")}
     again = subprocess.run(command, capture_output=True, text=True)

@@ -4,8 +4,9 @@ import json
 from pathlib import Path
 
 import pytest
+from command import esctl
 from miniature import evaluation, write_run
-from refusing import SMALL, esctl
+from refusing import SMALL
 
 
 @pytest.fixture(scope="session")

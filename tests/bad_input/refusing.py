@@ -1,30 +1,15 @@
 """How a refusal is looked at: the command in this process, its exit code, its message, and that no file changed."""
 
 import contextlib
-import shlex
-import sys
 from pathlib import Path
 
 import pytest
-
-from esctl.cli import main
+from command import esctl
 
 SMALL = (
     "--recipe arithmetic/es --engine transformers --set method.population=4 --set prompts=8"
     " --set sampling.max_tokens=16 --set eval.n=16 --set eval.final=null --set eval.every=0"
 )
-
-
-def esctl(line: str) -> int:
-    """Run the command line in this process; its exit code."""
-    before, sys.argv = sys.argv, ["esctl", *shlex.split(line)]
-    try:
-        main()
-    except SystemExit as done:
-        return int(done.code or 0)
-    finally:
-        sys.argv = before
-    return 0
 
 
 def files_below(folder: Path) -> dict[str, bytes]:

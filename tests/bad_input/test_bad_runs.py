@@ -5,7 +5,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from refusing import SMALL, esctl, files_below
+from command import esctl
+from refusing import SMALL, files_below
 
 from esctl.assets import tiny_model_path
 from esctl.engines.center import Center

@@ -1,0 +1,64 @@
+"""Commands as README.md and docs/ give them; what is done with them is left to the tests."""
+
+import re
+import shlex
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+SHELL = ("", "bash", "sh", "console")  # languages of blocks whose lines are typed into a shell
+INLINE = re.compile(r"`((?:esctl|make|python bench/|bench/)[ \w][^`]*)`")
+USAGE = re.compile(r"^    (esctl .*)$", re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class Command:
+    """One command of a page, and the output that the page shows below it."""
+
+    page: str
+    text: str  # without prompt and comment
+    output: str = ""
+
+    @property
+    def words(self) -> list[str]:
+        """As a shell would hand them over; brackets of what may be left out are none."""
+        return shlex.split(self.text.translate(str.maketrans("", "", "[]")))
+
+
+def typed() -> list[Command]:
+    """Every line of every shell block, in order: what a reader copies."""
+    return [
+        command
+        for page in PAGES
+        for language, block in FENCE.findall(page.read_text())
+        if language in SHELL
+        for command in _lines(page.name, block)
+    ]
+
+
+def mentioned() -> list[Command]:
+    """Commands in running text, in tables and as usage: with placeholders, and arguments left out."""
+    found = []
+    for page in PAGES:
+        prose = FENCE.sub("", page.read_text())
+        found += [Command(page.name, " ".join(text.split())) for text in INLINE.findall(prose) + USAGE.findall(prose)]
+    return found
+
+
+def _lines(page: str, block: str) -> Iterator[Command]:
+    """In a block with prompts, what has none is output; in one without, every line is a command."""
+    block = block.replace("\\\n", " ")
+    if "$ " not in block[:2]:
+        yield from (Command(page, _bare(line)) for line in block.splitlines() if _bare(line))
+        return
+    for part in re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]:
+        first, _, output = part.partition("\n")
+        yield Command(page, _bare(first), output)
+
+
+def _bare(line: str) -> str:
+    """A line without its comment; quotes stay."""
+    return re.sub(r"(^|\s+)#.*$", "", line).strip()

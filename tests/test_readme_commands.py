@@ -1,0 +1,157 @@
+"""Every command of README.md and docs/ is claimed: run as it stands, or, what needs a hub or hours, read."""
+
+import contextlib
+import re
+import shlex
+import subprocess
+from dataclasses import dataclass
+from typing import Literal
+
+import pytest
+import typer
+from command import esctl
+from documented import ROOT, Command, mentioned, typed
+from typer.core import TyperCommand, TyperGroup
+
+from esctl.cli import app
+
+TRANSFORMERS = "--engine transformers"
+FEW = f"-n 8 {TRANSFORMERS}"
+SMALL = (
+    f"{TRANSFORMERS} --set generations=5 --set prompts=8 --set method.population=4 --set eval.n=8 --set eval.final=null"
+)
+
+
+@dataclass(frozen=True)
+class Claim:
+    """How a line is proved. `flags` make a run smaller and change nothing else; `then` does what they left out."""
+
+    how: Literal["run", "read", "make", "elsewhere"]
+    flags: str = ""
+    then: str = ""
+
+
+# By how a line begins; the longest that fits counts. A new line of a page wants a claim here.
+CLAIMS = {
+    "esctl train --method essam": Claim("run", SMALL, then=f"eval runs/essam-arithmetic-s0 {FEW}"),  # not eval.final
+    "esctl train --method essam --dry-run": Claim("run"),
+    "esctl train --method essam --set method.roh": Claim("run"),
+    "esctl train --method es --model Qwen/": Claim("read"),  # of the hub
+    "esctl eval runs/es-gsm8k": Claim("read"),
+    "esctl train --recipe arithmetic/es --task file": Claim("elsewhere", "test_own_task.py"),
+    "esctl sweep": Claim("elsewhere", "test_sweep.py"),
+    "esctl eval": Claim("run", FEW),
+    "esctl eval embedded": Claim("run", FEW, then=f"eval embedded --split validation {FEW}"),
+    "esctl passk": Claim("run", f"-n 1 {TRANSFORMERS}"),
+    "esctl sharpness": Claim("run", f"-n 4 --seeds 1 --members 2 --directions 1 --sigmas 0.015 {TRANSFORMERS}"),
+    "esctl compare": Claim("run"),
+    "esctl show": Claim("run"),
+    "esctl export": Claim("run"),
+    "esctl memory": Claim("run"),
+    "esctl adopt": Claim("run"),
+    "make": Claim("make"),
+}
+COMMANDS, MENTIONED = typed(), mentioned()
+MAKE = list(dict.fromkeys(c.text for c in [*COMMANDS, *MENTIONED] if c.text.startswith("make ")))
+
+
+def claim_of(command: Command) -> Claim | None:
+    fitting = [prefix for prefix in CLAIMS if command.text.startswith(prefix)]
+    return CLAIMS[max(fitting, key=len)] if fitting else None
+
+
+def claimed(how: str) -> list[Command]:
+    return [c for c in COMMANDS if (claim := claim_of(c)) and claim.how == how]
+
+
+def test_every_line_that_a_reader_copies_is_claimed():
+    assert [f"{c.page}: {c.text}" for c in COMMANDS if claim_of(c) is None] == []
+
+
+def test_no_claim_is_about_a_line_that_is_gone():
+    used = {id(claim_of(c)) for c in COMMANDS}
+    assert [prefix for prefix, claim in CLAIMS.items() if id(claim) not in used] == []
+
+
+def test_what_is_claimed_elsewhere_is_read_there():
+    """Those tests take their command from the page, so that they cannot prove another one."""
+    for command in claimed("elsewhere"):
+        claim = claim_of(command)
+        assert claim is not None
+        assert re.search(r"README|documented", (ROOT / "tests" / claim.flags).read_text()), claim
+
+
+def command_of(words: list[str]) -> tuple[TyperCommand, list[str]]:
+    """The command that the words after `esctl` name, and what is left for it."""
+    command, rest = typer.main.get_command(app), words
+    while isinstance(command, TyperGroup):
+        command, rest = command.commands[rest[0]], rest[1:]
+    return command, rest
+
+
+def read(words: list[str]) -> None:
+    """Read a command line as esctl does, every flag and value of it, without running it."""
+    command, rest = command_of(words)
+    with command.make_context("esctl", rest):
+        pass
+
+
+@pytest.mark.parametrize("text", dict.fromkeys(c.text for c in COMMANDS if c.text.startswith("esctl ")))
+def test_every_typed_command_is_understood(text):
+    read(shlex.split(text)[1:])
+
+
+@pytest.mark.parametrize("text", dict.fromkeys(c.text for c in MENTIONED if c.text.startswith("esctl ")))
+def test_every_flag_of_a_command_in_running_text_exists(text):
+    command, rest = command_of(Command("", text).words[1:])
+    known = {flag for parameter in command.params for flag in (*parameter.opts, *parameter.secondary_opts)}
+    assert {word.partition("=")[0] for word in rest if word.startswith("-")} <= known
+
+
+@pytest.mark.parametrize("text", dict.fromkeys(c.text for c in MENTIONED if "bench/" in c.text))
+def test_every_flag_of_a_benchmark_exists(text):
+    words = shlex.split(text.removeprefix("python "))
+    source = (ROOT / words[0]).read_text()
+    assert all(f'"{word}"' in source for word in words if word.startswith("--"))
+
+
+def expanded(text: str) -> list[str]:
+    """The `esctl` commands that a `make` line would run, without the word `esctl`."""
+    program, *words = shlex.split(text)
+    shown = subprocess.run([program, "-n", *words], cwd=ROOT, capture_output=True, text=True)
+    assert shown.returncode == 0, shown.stderr
+    return [part.strip() for part in re.findall(r'\.venv/bin/esctl ([^&;|"\n]+)', shown.stdout)]
+
+
+@pytest.mark.parametrize("text", MAKE)
+def test_what_make_would_run_is_understood(text):
+    for line in expanded(text):
+        read(shlex.split(line))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("text", [text for text in MAKE if "reproduce-table" in text])
+def test_a_table_is_planned_by_its_own_command(text, tmp_path, capsys):
+    [line] = expanded(f"{text} DRY=1")
+    with contextlib.chdir(tmp_path):
+        assert esctl(line) == 0
+    assert re.search(r"^\d+ runs, [\d,]+ training rollouts", capsys.readouterr().out, re.MULTILINE)
+
+
+@pytest.mark.slow
+def test_every_other_command_does_what_the_page_says(tmp_path, capsys):
+    """In their order and in one folder, since they build on each other."""
+    (tmp_path / "MODEL_DIR").symlink_to("model-3")  # any model folder; an exported one is one
+    with contextlib.chdir(tmp_path):
+        assert esctl(f"train --method es {SMALL}") == 0  # "also es, …"
+        assert esctl(f"eval runs/es-arithmetic-s0 {FEW}") == 0
+        for command in claimed("run"):
+            claim = claim_of(command)
+            assert claim is not None
+            capsys.readouterr()
+            code = esctl(f"{command.text.removeprefix('esctl ')} {claim.flags}")
+            printed = capsys.readouterr()
+            assert (code, printed.err) == (2, command.output) if command.output else code == 0, (command, printed.err)
+            assert command.output or printed.out, command
+            assert not claim.then or esctl(claim.then) == 0
+    assert {"runs", "model-3", "pictures"} <= {path.name for path in tmp_path.iterdir()}
