@@ -11,16 +11,14 @@ from itertools import takewhile
 
 from esctl.batches import batch
 from esctl.engines import Completion, Engine, Sampling
-from esctl.errors import RunError
-from esctl.evaluate import EvalRequest, evaluate, strict_share
 from esctl.experiment import Experiment, Split
 from esctl.faults import reach
-from esctl.grades import Scored, failures, parts, refuse_failures
+from esctl.grades import Scored, failures, parts
+from esctl.logbook import Logbook, sample_record
 from esctl.metrics import Metrics, Totals, all_metrics, cost_of, next_metrics, warnings
 from esctl.moves import Round, sample_seed
 from esctl.objective import Objective
-from esctl.peak import peak_bytes
-from esctl.records import Cost, EvalRecord, RunRecord, SampleRecord, ScoreRecord
+from esctl.records import EvalRecord, RunRecord, ScoreRecord
 from esctl.replay import History, advance, replay, usable_scores
 from esctl.rundir import RunDir, append_lines, drop_torn_line
 
@@ -65,7 +63,7 @@ class Training:
         self.run, self.engine, self.report = run, engine, report
         self.method = experiment.recipe.evolution
         self.objective = Objective(**experiment.recipe.objective.model_dump())
-        self.record = run.read_record()
+        self.book = Logbook(experiment, run, engine)
         self.train_split = experiment.split(experiment.recipe.task.split)
         for torn in (run.scores, run.metrics):
             if drop_torn_line(torn):
@@ -78,7 +76,8 @@ class Training:
 
     def begin(self, now: RunRecord) -> None:
         """Record that a session runs, with what."""
-        self._write(replace(self.record, status="running", engine=now.engine, versions=now.versions, argv=now.argv))
+        record = replace(self.book.record, status="running", engine=now.engine, versions=now.versions, argv=now.argv)
+        self.book.write(record)
 
     def finish(self) -> RunRecord:
         """Train what is left, keep the weights that `select` asks for, and evaluate them."""
@@ -88,7 +87,7 @@ class Training:
             self._generation()
         self._evaluate_if_due()
         self._keep_weights()
-        return self.record
+        return self.book.record
 
     def _catch_up(self, history: History) -> None:
         """Bring the engine from θ₀ to where the recorded scores lead."""
@@ -128,7 +127,7 @@ class Training:
         rest = replace(round_, candidates=round_.candidates[first:])
         if rest.candidates:
             self.engine.rollout(rest, chosen.token_ids, self._sampling(), self._seeds(chosen), on_candidate)
-        self._count_failures(failed, len(rest.candidates) * len(chosen.problems) * self.objective.n)
+        self.book.count_failures(failed, len(rest.candidates) * len(chosen.problems) * self.objective.n)
         self.scores += records[first:]
         return records
 
@@ -143,16 +142,12 @@ class Training:
         run, generation, samples = self.recipe.seed, self.state.generation, range(self.objective.n)
         return [[sample_seed(run, generation, p, s) for s in samples] for p in range(len(chosen.problems))]
 
-    def _count_failures(self, failed: Counter[str], samples: int) -> None:
-        if failed:
-            known = Counter(self.record.grader_failures) + failed
-            self._write(replace(self.record, grader_failures=dict(known)))
-            refuse_failures(failed, samples, self.recipe.grader.max_failures)
-
     def _write_sample(self, round_: Round, member: int, scored: Sequence[Scored], chosen: Split) -> None:
         """One rollout per candidate, the first of a prompt, walking through them: reward hacking is seen by reading."""
         place = member % len(chosen.problems)
-        sample = _sample_record(round_, member, scored[place * self.objective.n], chosen, place)
+        sample = sample_record(
+            (round_.generation, round_.index, member), chosen, place, scored[place * self.objective.n]
+        )
         append_lines(self.run.sample_file(round_.generation), [sample])
 
     def _checkpoint_if_due(self) -> None:
@@ -173,8 +168,9 @@ class Training:
         self.totals, metrics = next_metrics(self.totals, own, self.moves[-1], self.engine.dim)
         self.metrics.append(metrics)
         append_lines(self.run.metrics, [metrics])
-        self._write(replace(self.record, generation=self.state.generation, train=self.totals.spent))
-        seconds, tokens = self.record.train.seconds, self.record.train.generated_tokens
+        spent = self.totals.spent
+        self.book.write(replace(self.book.record, generation=self.state.generation, train=spent))
+        seconds, tokens = spent.seconds, spent.generated_tokens
         left = self.recipe.generations - self.state.generation
         pace = seconds / self.state.generation
         self.report(GenerationDone(metrics, self.recipe.generations, tokens / max(seconds, 1e-9), left * pace))
@@ -188,39 +184,26 @@ class Training:
         append_lines(self.run.metrics, self.metrics)
 
     def _evaluate_if_due(self) -> None:
-        step, every = self.state.generation, self.recipe.eval.every
-        if every and (step % every == 0 or step == self.recipe.generations):
+        step = self.state.generation
+        if self.book.is_due(step):
             self._evaluate(self.recipe.eval.split, self.recipe.eval.n, step)
 
     def _evaluate(self, split: str, n: int | None, step: int) -> None:
-        chosen = self.experiment.split(split).first(n)
-        request = EvalRequest(chosen, step, cost_of(self._spent(step), self.engine.dim).rollouts)
-        record = evaluate(self.experiment, self.run, self.engine, request)
+        record = self.book.evaluate(split, n, step, cost_of(self._spent(step), self.engine.dim).rollouts)
         if record is not None:
-            self._write(replace(self.record, eval=sum((e.cost for e in self.run.read_evals()), Cost())))
             self.report(Evaluated(record))
 
     def _spent(self, step: int) -> list[ScoreRecord]:
         return [r for r in self.scores if r.generation < step]
 
     def _keep_weights(self) -> None:
-        kept = self._kept_generation()
-        if self.record.kept_generation != kept or not self.run.weights.is_dir():
+        kept = self.state.generation if self.recipe.select == "last" else self.book.best_step()
+        if self.book.record.kept_generation != kept or not self.run.weights.is_dir():
             self._move_engine_to(kept)
             self.engine.save(self.run.weights)
         if self.recipe.eval.final:
             self._evaluate(self.recipe.eval.final, None, kept)
-        self._write(replace(self.record, status="finished", kept_generation=kept))
-
-    def _kept_generation(self) -> int:
-        """`last`, or the first generation with the best strict accuracy on the validation split."""
-        if self.recipe.select == "last":
-            return self.state.generation
-        chosen = self.experiment.split(self.recipe.eval.split).first(self.recipe.eval.n)
-        evals = [e for e in self.run.read_evals() if e.problems_sha256 == chosen.sha256]
-        if not evals:
-            raise RunError(f"{self.run.evals}: select: best-validation needs an evaluation on {chosen.name}")
-        return min(evals, key=lambda e: (-strict_share(e), e.step)).step
+        self.book.write(replace(self.book.record, status="finished", kept_generation=kept))
 
     def _move_engine_to(self, generation: int) -> None:
         if generation == self.state.generation:
@@ -231,10 +214,6 @@ class Training:
         kept.parent.mkdir(exist_ok=True)
         center.save_center(kept)
         self.engine.load_center(kept)
-
-    def _write(self, record: RunRecord) -> None:
-        self.record = replace(record, peak_bytes=peak_bytes(self.engine, record.peak_bytes))
-        self.run.write_record(self.record)
 
 
 def _score_record(
@@ -251,23 +230,4 @@ def _score_record(
         prompt_tokens=sum(map(len, chosen.token_ids)) * (len(scored) // len(chosen.problems)),
         generated_tokens=sum(len(s.completion.token_ids) for s in scored),
         seconds=seconds,
-    )
-
-
-def _sample_record(round_: Round, member: int, scored: Scored, chosen: Split, place: int) -> SampleRecord:
-    problem, grade = chosen.problems[place], scored.grade
-    return SampleRecord(
-        generation=round_.generation,
-        round=round_.index,
-        member=member,
-        problem=problem.id,
-        prompt=chosen.prompts[place].text,
-        completion=scored.completion.text,
-        gold=problem.answer,
-        answer=grade.answer,
-        strict=grade.strict,
-        flexible=grade.flexible,
-        formatted=grade.formatted,
-        truncated=scored.truncated,
-        reward=scored.reward,
     )

@@ -7,18 +7,17 @@ the newest: what was recorded after it is dropped and done again.
 
 import math
 import shutil
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 
 from esctl.baselines import Step, Trainer
 from esctl.errors import RunError
-from esctl.evaluate import EvalRequest, evaluate, part_path, strict_share
+from esctl.evaluate import part_path
 from esctl.experiment import Experiment
 from esctl.faults import reach
-from esctl.grades import Scored, failures, mean_reward, parts, refuse_failures
+from esctl.grades import failures, mean_reward, parts
+from esctl.logbook import Logbook, sample_record
 from esctl.metrics import Metrics, collapses
-from esctl.peak import peak_bytes
 from esctl.records import Cost, RunRecord, SampleRecord
 from esctl.rundir import RunDir, append_lines, drop_torn_line, keep_lines
 from esctl.train import Evaluated, GenerationDone, Notice, Report
@@ -50,7 +49,7 @@ class Recorder:
     def __init__(self, experiment: Experiment, run: RunDir, trainer: Trainer, report: Report) -> None:
         self.experiment, self.recipe = experiment, experiment.recipe
         self.run, self.trainer, self.engine, self.report = run, trainer, trainer.engine, report
-        self.record = run.read_record()
+        self.book = Logbook(experiment, run, trainer.engine)
         if drop_torn_line(run.metrics):
             report(Notice(f"{run.metrics}: dropped a last line that was cut short"))
         self.metrics = run.read_metrics()
@@ -58,8 +57,8 @@ class Recorder:
 
     def begin(self, now: RunRecord) -> None:
         """Record that a session runs, with what."""
-        record = replace(self.record, status="running", engine=now.engine, versions=now.versions, argv=now.argv)
-        self._write(replace(record, generation=self.done, train=total_cost(self.metrics)))
+        record = replace(self.book.record, status="running", engine=now.engine, versions=now.versions, argv=now.argv)
+        self.book.write(replace(record, generation=self.done, train=total_cost(self.metrics)))
 
     def finish(self) -> RunRecord:
         """Train what is left, keep the weights that `select` asks for, and evaluate them."""
@@ -68,13 +67,13 @@ class Recorder:
             self.trainer.train(self.done, self._step)
         assert self.done >= self.recipe.generations, f"the trainer stopped after step {self.done}"
         self._keep_weights()
-        return self.record
+        return self.book.record
 
     def _restore(self) -> int:
         """Bring the trainer to the newest checkpoint, and drop what lies after it; the step it is at."""
         kept = sorted(int(p.name) for p in self.run.checkpoints.glob("[0-9]*") if p.is_dir())
         done = kept[-1] if kept else 0
-        if self.record.status == "finished" and done < self.record.generation:
+        if self.book.record.status == "finished" and done < self.book.record.generation:
             raise RunError(
                 f"{self.run.path}: finished, and no checkpoint of its last step was kept to go on from;"
                 " start another run with checkpoint_every above 0"
@@ -102,7 +101,7 @@ class Recorder:
     def _step(self, step: Step) -> None:
         """Record an optimizer step that the trainer has done."""
         samples = [s for own in step.scored for s in own]
-        self._count_failures(samples)
+        self.book.count_failures(failures(samples), len(samples))
         self.metrics.append(step_metrics(step, self.done + 1, total_cost(self.metrics)))
         append_lines(self.run.sample_file(self.done), sample_records(step, self.done))
         append_lines(self.run.metrics, self.metrics[-1:], sync=True)
@@ -111,13 +110,6 @@ class Recorder:
             self._checkpoint()
         self._report_step()
         self._evaluate_if_due()
-
-    def _count_failures(self, samples: Sequence[Scored]) -> None:
-        failed = failures(samples)
-        if failed:
-            known = Counter(self.record.grader_failures) + failed
-            self._write(replace(self.record, grader_failures=dict(known)))
-            refuse_failures(failed, len(samples), self.recipe.grader.max_failures)
 
     def _checkpoint(self) -> None:
         """Put all that the next step depends on into a folder that appears whole; only the newest stays."""
@@ -136,7 +128,7 @@ class Recorder:
 
     def _report_step(self) -> None:
         spent = total_cost(self.metrics)
-        self._write(replace(self.record, generation=self.done, train=spent))
+        self.book.write(replace(self.book.record, generation=self.done, train=spent))
         left = (self.recipe.generations - self.done) * spent.seconds / self.done
         pace = spent.generated_tokens / max(spent.seconds, 1e-9)
         self.report(GenerationDone(self.metrics[-1], self.recipe.generations, pace, left))
@@ -144,49 +136,36 @@ class Recorder:
             self.report(Notice(text))
 
     def _evaluate_if_due(self) -> None:
-        every = self.recipe.eval.every
-        if every and (self.done % every == 0 or self.done == self.recipe.generations):
+        if self.book.is_due(self.done):
             self._evaluate(self.recipe.eval.split, self.recipe.eval.n, self.done)
             self._keep_if_best()
 
     def _evaluate(self, split: str, n: int | None, step: int) -> None:
-        chosen = self.experiment.split(split).first(n)
-        spent = total_cost(self.metrics[:step]).rollouts
-        record = evaluate(self.experiment, self.run, self.engine, EvalRequest(chosen, step, spent))
+        record = self.book.evaluate(split, n, step, total_cost(self.metrics[:step]).rollouts)
         if record is not None:
-            self._write(replace(self.record, eval=sum((e.cost for e in self.run.read_evals()), Cost())))
             self.report(Evaluated(record))
 
     def _keep_if_best(self) -> None:
         """Keep these weights where no earlier ones did better on validation; a checkpoint first, to lose neither."""
-        if self.recipe.select != "best-validation" or self._best_step() != self.done:
+        if self.recipe.select != "best-validation" or self.book.best_step() != self.done:
             return
         self._checkpoint()
         self._save_weights()
 
-    def _best_step(self) -> int:
-        chosen = self.experiment.split(self.recipe.eval.split).first(self.recipe.eval.n)
-        evals = [e for e in self.run.read_evals() if e.problems_sha256 == chosen.sha256]
-        return min(evals, key=lambda e: (-strict_share(e), e.step)).step
-
     def _keep_weights(self) -> None:
         if self.recipe.select == "last":
             self._save_weights()
-        kept = self.record.kept_generation
+        kept = self.book.record.kept_generation
         assert kept is not None
         if kept != self.done:
             self.engine.load_center(self.run.weights / "model.safetensors")
         if self.recipe.eval.final:
             self._evaluate(self.recipe.eval.final, None, kept)
-        self._write(replace(self.record, status="finished"))
+        self.book.write(replace(self.book.record, status="finished"))
 
     def _save_weights(self) -> None:
         self.engine.save(self.run.weights)
-        self._write(replace(self.record, kept_generation=self.done))
-
-    def _write(self, record: RunRecord) -> None:
-        self.record = replace(record, peak_bytes=peak_bytes(self.engine, record.peak_bytes))
-        self.run.write_record(self.record)
+        self.book.write(replace(self.book.record, kept_generation=self.done))
 
 
 def step_metrics(step: Step, number: int, before: Cost) -> Metrics:
@@ -238,26 +217,7 @@ def sample_records(step: Step, number: int) -> list[SampleRecord]:
     """The first sample of some problems, evenly spread over the batch: reward hacking is seen by reading."""
     count = len(step.scored)
     places = range(0, count, math.ceil(count / SHOWN))
-    return [_sample_record(step, number, place) for place in places]
-
-
-def _sample_record(step: Step, number: int, place: int) -> SampleRecord:
-    problem, scored = step.chosen.problems[place], step.scored[place][0]
-    return SampleRecord(
-        generation=number,
-        round=0,
-        member=0,
-        problem=problem.id,
-        prompt=step.chosen.prompts[place].text,
-        completion=scored.completion.text,
-        gold=problem.answer,
-        answer=scored.grade.answer,
-        strict=scored.grade.strict,
-        flexible=scored.grade.flexible,
-        formatted=scored.grade.formatted,
-        truncated=scored.truncated,
-        reward=scored.reward,
-    )
+    return [sample_record((number, 0, 0), step.chosen, place, step.scored[place][0]) for place in places]
 
 
 def warnings(metrics: Sequence[Metrics], patience: int = 3) -> list[str]:
