@@ -108,7 +108,7 @@ class Cluster:
 
         there = ray.cluster_resources()
         cores, devices = int(there.get("CPU", 0)), int(there.get("GPU", 0))
-        gpus, threads = int(devices > 0), _threads(spec, cores)
+        gpus, threads = (spec.tensor_parallel if devices else 0), _threads(spec, cores)
         if gpus * spec.replicas > devices or threads * spec.replicas > cores:
             self.close()
             raise UsageError(
