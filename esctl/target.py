@@ -64,8 +64,7 @@ class Target:
             signal.signal(signal.SIGTERM, signal.default_int_handler)
             try:
                 if self.rebuilt:
-                    engine.load_center(center)
-                    center.unlink()
+                    engine.load_center(center)  # the file stays until the end: an engine of a fleet may start anew
                 yield engine
             finally:
                 engine.close()
