@@ -14,6 +14,7 @@ OPTIONAL = {
     "trl": ("GRPO", "rl"),
     "ray": ("several engines", "ray"),
     "matplotlib": ("plots", "plots"),
+    "tensorboard": ("--track tensorboard", "tensorboard"),
 }
 CORE = ("torch", "transformers", "numpy", "numba", "datasets", "safetensors", "math-verify")
 

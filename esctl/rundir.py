@@ -41,6 +41,7 @@ class RunDir:
         self.checkpoints = path / "checkpoints"
         self.evals = path / "evals"
         self.sharpness = path / "sharpness"
+        self.tensorboard = path / "tensorboard"
 
     @property
     def exists(self) -> bool:

@@ -33,6 +33,7 @@ def train(
     ] = None,
     sets: Sets = None,
     resume: Annotated[bool, typer.Option("--resume", help="Continue an interrupted run.")] = False,
+    track: Annotated[str | None, typer.Option(help="tensorboard: the metrics, in RUN/tensorboard too.")] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print recipe, prompt and cost; train nothing.")] = False,
 ) -> None:
     """Fine-tune a model. Without --model and --recipe: the embedded model on its own task, on any laptop."""
@@ -48,7 +49,7 @@ def train(
 
         out(plan_text(wanted))
         return
-    _train(wanted, folder, resume)
+    _train(wanted, folder, resume, track)
 
 
 def _recipe(source: "str | None", given: "dict[str, Plain]", sets: list[str], resumed: Path | None) -> "Recipe":
@@ -70,15 +71,18 @@ def default_run(recipe: "Recipe") -> Path:
     return Path("runs") / folder_name(f"{recipe.label}-{recipe.task.name}-s{recipe.seed}")
 
 
-def _train(recipe: "Recipe", folder: Path, resume: bool) -> None:
+def _train(recipe: "Recipe", folder: Path, resume: bool, track: str | None) -> None:
     from esctl import session
     from esctl.display import TrainingDisplay
     from esctl.rundir import RunDir
+    from esctl.track import check_sink, tracked
 
-    go_on = f"esctl train --resume --run {folder}"
+    check_sink(track)
+    go_on, run = f"esctl train --resume --run {folder}" + (f" --track {track}" if track else ""), RunDir(folder)
     with TrainingDisplay(progress(), f"{recipe.label} s{recipe.seed}") as display:
         try:
-            record = session.train(recipe, RunDir(folder), resume, display)
+            with tracked(track, run, display) as report:
+                record = session.train(recipe, run, resume, report)
         except KeyboardInterrupt:
             raise EsctlError(f"interrupted; nothing recorded is lost, go on with: {go_on}") from None
     if record.grader_failures:
