@@ -16,8 +16,8 @@ DTYPES = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}  # a recipe'
 LOGIT_CHUNK = 1024  # tokens, the default of PPO's `logit_chunk`
 TILE = (4096, 32768)  # tokens and vocabulary of the logits that TRL's GRPO computes at once
 METHOD_NAMES = ("es", "essam", "essam-f", "grpo", "ppo")
-# What lies in host memory where the served weights lie on a GPU: centers, unless they are to lie there too. Those that
-# do have a mirror on the host, which files and hashes are made of.
+# What lies in host memory where the served weights lie on a GPU: the center, unless it is to lie there too. Then it has
+# a mirror on the host, which files and hashes are made of.
 PLACES = ("host", "device")
 HOST = ("center", "probe", "scratch")
 COPY_HOST = ("center of the copy",)  # of RL: the copy in vLLM is written from a center, as candidates are
@@ -62,7 +62,7 @@ class Setting:
     reference: bool = True  # a frozen copy of the base for the KL term
     copy: bool = True  # a copy of the policy in vLLM, for rollouts
     cpu: bool = False  # trained on a CPU, where no kernel works on a tile of logits in place
-    center: str = "host"  # host | device: where fp32 centers lie if the model is on a GPU
+    center: str = "host"  # host | device: where an fp32 center lies if the model is on a GPU
 
     def __post_init__(self) -> None:
         if self.dtype not in ITEMSIZE:
@@ -156,20 +156,19 @@ def footprint(method: str, arch: Architecture, setting: Setting) -> Footprint:
     if method not in METHOD_NAMES:
         raise UsageError(f"--methods {method}: choose from {', '.join(METHOD_NAMES)}")
     rl = method in ("grpo", "ppo")
-    purposes, in_host = _rl(method, arch, setting) if rl else _es(method, arch, setting), COPY_HOST if rl else HOST
-    if setting.center == "device":
-        in_host = (MIRROR,)
-        purposes[MIRROR] = purposes["center of the copy" if rl else "center"]
+    purposes = _rl(method, arch, setting) if rl else _es(method, arch, setting)
+    in_host = (MIRROR,) if setting.center == "device" else COPY_HOST if rl else HOST
     return Footprint(method, purposes, setting.rollouts * setting.seq * arch.kv * setting.itemsize, in_host)
 
 
 def _es(method: str, arch: Architecture, setting: Setting) -> dict[str, int]:
-    """Served weights; θ in fp32, and θ' for methods of two rounds; from the host, one tensor on its way."""
+    """Served weights; θ in fp32, and θ' for methods of two rounds; from the host one tensor on its way, or a mirror."""
+    beside = {"scratch": FP32 * arch.largest} if setting.center == "host" else {MIRROR: FP32 * arch.parameters}
     return {
         "weights": setting.itemsize * arch.parameters,
         "center": FP32 * arch.parameters,
         "probe": 0 if method == "es" else FP32 * arch.parameters,
-        "scratch": FP32 * arch.largest if setting.center == "host" else 0,
+        **beside,
         "activations": forward_bytes(arch, setting),
     }
 
@@ -179,6 +178,7 @@ def _rl(method: str, arch: Architecture, setting: Setting) -> dict[str, int]:
     trained = 2 if method == "ppo" else 1  # models with gradients
     critic = 4 * FP32 * critic_parameters(arch) if method == "ppo" else 0
     cast = 0 if setting.itemsize == FP32 else setting.itemsize * arch.parameters * trained
+    center = FP32 * arch.parameters if setting.copy else 0
     return {
         "weights": FP32 * arch.parameters,
         "gradients": FP32 * arch.parameters,
@@ -186,7 +186,8 @@ def _rl(method: str, arch: Architecture, setting: Setting) -> dict[str, int]:
         "critic": critic,
         "reference": FP32 * arch.parameters if setting.reference else 0,
         "rollout copy": setting.itemsize * arch.parameters if setting.copy else 0,
-        "center of the copy": FP32 * arch.parameters if setting.copy else 0,
+        "center of the copy": center,
+        **({MIRROR: center} if setting.center == "device" else {}),
         "scratch": FP32 * arch.largest,
         # A policy and its critic go forward together before either goes backward.
         "activations": trained * backward_bytes(arch, setting) + logit_bytes(method, arch, setting),

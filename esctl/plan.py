@@ -60,6 +60,7 @@ def _evolution_costs(recipe: Recipe, dim: int) -> dict[str, str]:
     """What only seeds cost: centers, and the way back from recorded scores."""
     terms = recipe.generations * recipe.evolution.rounds[-1] * dim
     return {
+        "engines": f"{recipe.engine.replicas}",
         "fp32 center": center_text(recipe, dim),
         "replay": f"{terms:.1e} noise terms, some {terms / TERMS_PER_SECOND:,.0f} s on one core without checkpoints",
     }
@@ -95,13 +96,12 @@ def copies_policy(recipe: Recipe) -> bool:
 
 def planned_footprint(recipe: Recipe, dim: int) -> Footprint:
     """What a recipe's method holds of so many weights; activations and KV cache are left out. An open dtype is bf16."""
-    rl = recipe.baseline
-    if rl is None:
-        place = "device" if recipe.engine.center == "device" else "host"
-        return footprint(
-            recipe.kind, weights_alone(dim), Setting(DTYPES.get(recipe.engine.dtype, "bf16"), center=place)
-        )
-    setting = Setting(DTYPES[rl.precision], reference=rl.kl > 0, copy=copies_policy(recipe))
+    rl, place = recipe.baseline, "device" if recipe.engine.center == "device" else "host"
+    setting = (
+        Setting(DTYPES.get(recipe.engine.dtype, "bf16"), center=place)
+        if rl is None
+        else Setting(DTYPES[rl.precision], reference=rl.kl > 0, copy=copies_policy(recipe), center=place)
+    )
     return footprint(recipe.kind, weights_alone(dim), setting)
 
 

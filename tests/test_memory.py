@@ -72,8 +72,8 @@ def test_a_center_beside_the_model_is_counted_there_and_mirrored_on_the_host(eig
         assert host.device - host.work == 2 * arch.parameters
         assert device.host == 4 * arch.parameters
         assert device.device - device.work == (2 + buffers) * arch.parameters
-    copy = footprint("grpo", arch, Setting("bf16", center="device"))
-    assert copy.host == 4 * arch.parameters
+    host, device = (footprint("grpo", arch, Setting(center=place)) for place in ("host", "device"))
+    assert host.host == device.host == device.device - host.device == 4 * arch.parameters
 
 
 def test_a_plan_says_where_centers_will_lie():
