@@ -10,7 +10,18 @@ import pytest
 
 PACKAGE = Path(__file__).parents[1] / "esctl"
 SOURCES = sorted(PACKAGE.rglob("*.py"))
-HEAVY = ("torch", "transformers", "vllm", "ray", "triton", "matplotlib", "datasets", "math_verify", "scipy", "tensorboard")
+HEAVY = (
+    "torch",
+    "transformers",
+    "vllm",
+    "ray",
+    "triton",
+    "matplotlib",
+    "datasets",
+    "math_verify",
+    "scipy",
+    "tensorboard",
+)
 HELP = "import sys; sys.argv = ['esctl', '--help']\nfrom esctl.cli import main\ntry: main()\nexcept SystemExit: pass\n"
 
 
