@@ -38,6 +38,7 @@ CLAIMS = {
     "esctl train --method essam --set method.roh": Claim("run"),
     "esctl train --method es --model Qwen/": Claim("read"),  # of the hub
     "esctl eval runs/es-gsm8k": Claim("read"),
+    "esctl train --recipe gsm8k/essam --set engine.tensor_parallel": Claim("read"),  # of the hub
     "esctl train --recipe arithmetic/es --task file": Claim("elsewhere", "test_own_task.py"),
     "esctl sweep": Claim("elsewhere", "test_sweep.py"),
     "esctl eval": Claim("run", FEW),
@@ -48,6 +49,7 @@ CLAIMS = {
     "esctl show": Claim("run"),
     "esctl export": Claim("run"),
     "esctl memory": Claim("run"),
+    "esctl precision": Claim("run"),
     "esctl adopt": Claim("run"),
     "make": Claim("make"),
 }
