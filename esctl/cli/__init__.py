@@ -4,11 +4,13 @@ One module per kind of command. Every import that costs time stands inside its c
 `compare` needs no torch.
 """
 
+import io
 import os
 import sys
 from typing import Annotated
 
 import typer
+from typer.core import TyperGroup
 
 from esctl import __version__
 from esctl.cli import making, measuring, reading  # noqa: F401  each adds its commands; the help has this order
@@ -20,8 +22,15 @@ def main() -> None:
     """Run the command line; a known failure is one line and an exit code, never a traceback."""
     os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # read when torch is imported
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a terminal without Unicode shows ? for θ, and no traceback
     try:
-        app()
+        code = app(standalone_mode=False)
+    except typer.TyperException as error:  # a flag or a value that is none; no text where help was printed instead
+        if error.format_message():
+            print(f"esctl: {error.format_message().rstrip('.')}; `{_help()}` lists what there is", file=sys.stderr)
+        sys.exit(error.exit_code)
     except EsctlError as error:
         print("\n".join(f"esctl: {line}" for line in str(error).splitlines()), file=sys.stderr)
         sys.exit(error.exit_code)
@@ -35,6 +44,14 @@ def main() -> None:
             f"esctl: {error.filename}: {error.strerror}; check the path, its permissions and the disk", file=sys.stderr
         )
         sys.exit(1)
+    sys.exit(code)
+
+
+def _help() -> str:
+    """The help of the command that was asked for, as one would type it."""
+    group = typer.main.get_command(app)
+    named = [word for word in sys.argv[1:2] if isinstance(group, TyperGroup) and word in group.commands]
+    return " ".join(["esctl", *named, "--help"])
 
 
 def _show_version(wanted: bool) -> None:
