@@ -82,6 +82,8 @@ def settings_of(base: str, task: str | None) -> str | None:
 def adopt(adoption: Adoption, flags: Mapping[str, Plain], sets: Sequence[str], run: RunDir) -> RunRecord:
     """Make the run directory; nothing is left of it when the model does not fit its base."""
     run.refuse_used()
+    if not adoption.label.strip():
+        raise UsageError("--label: is empty; give the name of its row in tables")
     recipe = _recipe(adoption, flags, sets)
     if not Path(adoption.model).is_dir():
         raise UsageError(f"{adoption.model}: no such folder; give a model folder in Hugging Face format")

@@ -120,6 +120,8 @@ def decodings(
             f"--temperature 0: {n} greedy samples would be one; give a temperature above 0, or spread weights with"
             " --noise SIGMA"
         )
+    if not -(2**63) <= seed < 2**63:
+        raise UsageError(f"--seed {seed}: give a whole number of 64 bits")
     mode = Mode() if noise is None else Mode(WEIGHT, noise)
     # Greedy decoding has no top-p, and without noise no seed: equal evaluations are one.
     return [

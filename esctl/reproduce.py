@@ -102,7 +102,10 @@ def read_table(name: str) -> TableSection:
         shipped = ", ".join(sorted(p.stem for p in (recipes_root() / "tables").glob("*.yaml")))
         raise UsageError(f"table {name}: no such file and none that ships; choose {shipped}")
     try:
-        return TableSection.model_validate(yaml.safe_load(path.read_text(encoding="utf-8")))
+        tree = yaml.safe_load(path.read_text(encoding="utf-8"))
+        if not isinstance(tree, dict):
+            raise UsageError(f"{path}: a table is a mapping of keys to values; copy recipes/tables/cpu.yaml")
+        return TableSection.model_validate(tree)
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise UsageError(f"{path}: not YAML: {' '.join(str(error).split())}") from None
     except ValidationError as error:

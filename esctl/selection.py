@@ -175,10 +175,12 @@ def _consistent(path: Path) -> EvalRecord:
 
 def read_settings(run: RunDir) -> dict[str, str]:
     """The leaves of a run's recipe but for seed and engine; empty for a model trained elsewhere, which has none."""
-    if not run.recipe.is_file():
+    if not run.recipe.exists():
         return {}
     try:
         tree = yaml.load(run.recipe.read_text(), LOADER)
+    except OSError as error:
+        raise RunError(f"{run.recipe}: cannot be read ({error.strerror}); restore it from a copy") from None
     except (yaml.YAMLError, UnicodeDecodeError):
         tree = None
     if not isinstance(tree, dict):

@@ -80,6 +80,8 @@ def _guarded(run: RunDir, training: Training | Recorder) -> RunRecord:
 
 def read_recipe(run: RunDir) -> Recipe:
     """The recipe of a run, as recorded."""
+    if not run.recipe.is_file() and run.exists:
+        raise RunError(f"{run.recipe}: no recipe here, but a run; restore it from a copy")
     if not run.recipe.is_file():
         raise RunError(f"{run.path}: no run here to resume (recipe.yaml is missing); leave --resume out")
     tree, where = read_recipe_file(str(run.recipe))

@@ -101,6 +101,14 @@ def is_finished(cell: Cell) -> bool:
     return record.status == FINISHED and record.generation == cell.recipe.generations
 
 
+def refuse_split(cell: Cell, split: str) -> None:
+    """Refuse a split that the task lacks, before the first run and not after the last."""
+    from esctl.experiment import task_spec
+    from esctl.tasks import open_task
+
+    open_task(task_spec(cell.recipe)).problems(split)
+
+
 def train_job(cell: Cell, root: Path) -> Job:
     """`esctl train` of a cell, continuing what is there; its recipe and log lie beside the run directories."""
     recipe = root / "recipes" / f"{cell.name}.yaml"

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from esctl.cli.app import Sets, app, out, progress
-from esctl.errors import EsctlError
+from esctl.errors import EsctlError, UsageError
 
 if TYPE_CHECKING:
     from esctl.recipe import Plain, Recipe
@@ -108,10 +108,11 @@ def sweep(
     from esctl.display import jobs_line
     from esctl.rundir import find_runs
     from esctl.selection import Request
-    from esctl.sweep import cells, failure_lines, parse_grid, run_sweep
+    from esctl.sweep import cells, failure_lines, parse_grid, refuse_split, run_sweep
 
     folder = root or Path("runs") / f"sweep-{Path(recipe).with_suffix('').name}"
     found = cells(recipe, {}, sets or [], parse_grid(grid or []), seeds, folder)
+    refuse_split(found[0], split)
     console = progress()
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: it ends the jobs before it ends
     try:
@@ -163,10 +164,16 @@ def reproduce(
 @app.command(hidden=True)
 def row(job: Annotated[str, typer.Argument(metavar="JSON", show_default=False)]) -> None:
     """One run of a table, with all that is measured of it; `reproduce` starts these."""
+    from pydantic import ValidationError
+
     from esctl.row import RowJob, do
     from esctl.rundir import adapter
 
     try:
-        do(adapter(RowJob).validate_json(job))
+        asked = adapter(RowJob).validate_json(job)
+    except ValidationError:
+        raise UsageError("row: no row of a table; `esctl reproduce` starts these") from None
+    try:
+        do(asked)
     except KeyboardInterrupt:
         raise EsctlError("interrupted; nothing recorded is lost") from None

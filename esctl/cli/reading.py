@@ -92,7 +92,7 @@ def show(
         int | None, typer.Option(help="Rollouts of this generation, counted from 0.", show_default="the last")
     ] = None,
     wrong: Annotated[bool, typer.Option("--wrong", help="Only rollouts with a wrong answer.")] = False,
-    n: Annotated[int, typer.Option("-n", help="How many rollouts.")] = 3,
+    n: Annotated[int, typer.Option("-n", min=0, help="How many rollouts.")] = 3,
 ) -> None:
     """What a run did, with rollouts to read."""
     from esctl.rundir import RunDir

@@ -40,4 +40,7 @@ def stage(tmp_path):
         (tmp_path / "mini" / "samples" / name).touch()
     write_run(tmp_path / "folder")
     (tmp_path / "folder" / "evals" / "a.json").mkdir(parents=True)
+    write_run(tmp_path / "other", evaluation([1, 0]))
+    (tmp_path / "other" / "recipe.yaml").unlink()
+    (tmp_path / "other" / "recipe.yaml").mkdir()
     return tmp_path

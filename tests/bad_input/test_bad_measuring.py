@@ -137,6 +137,48 @@ PLAIN = [
         2,
         "--methods sgd: choose from es, essam, essam-f, grpo, ppo",
     ),
+    (
+        "eval D/data/train.jsonl",
+        2,
+        "model: D/data/train.jsonl: no such folder; give one, a hub id such as Qwen/Qwen2.5-0.5B-Instruct, or embedded",
+    ),
+    (
+        "eval embedded -n many",
+        2,
+        "Invalid value for '-n': Input should be a valid integer, unable to parse string as an integer; "
+        "`esctl eval --help` lists what there is",
+    ),
+    (
+        "eval embedded --seed 1",
+        2,
+        "No such option: --seed (Possible options: --set, --step); `esctl eval --help` lists what there is",
+    ),
+    ("eval", 2, "Missing argument 'RUN|MODEL'; `esctl eval --help` lists what there is"),
+    ("passk D/mini --step 99", 2, "--step 99: D/mini has generations 0 to 10"),
+    ("passk embedded --k 0", 2, "--k 0: write numbers of samples, 1 or more, such as --k 1,8,64"),
+    ("passk embedded --seed 99999999999999999999", 2, "--seed 99999999999999999999: give a whole number of 64 bits"),
+    ("passk embedded --split nope", 2, "task.split: arithmetic has no split 'nope'; choose train, validation, test"),
+    ("sharpness D/mini --step 99", 2, "--step 99: D/mini has generations 0 to 10"),
+    ("sharpness embedded --seeds 0", 2, "--seeds 0: give 1 or more"),
+    ("memory D/none", 1, "D/none: no run directory here (nothing below it holds a run.json)"),
+    ("memory D/data/train.jsonl", 1, "D/data/train.jsonl: no run directory here (nothing below it holds a run.json)"),
+    ("memory D/other", 1, "D/other/recipe.yaml: no recipe here, but a run; restore it from a copy"),
+    ("memory --seq 0", 2, "--seq 0: give 1 or more"),
+    (
+        "adopt D/none --label X --base embedded --cost rollouts=1 --run D/out",
+        2,
+        "D/none: no such folder; give a model folder in Hugging Face format",
+    ),
+    (
+        "adopt D/empty --label ' ' --base embedded --cost rollouts=1 --run D/out",
+        2,
+        "--label: is empty; give the name of its row in tables",
+    ),
+    (
+        "adopt D/empty --label X --base embedded --cost rollouts=1 --run D/mini",
+        1,
+        "D/mini: is in use; continue it with --resume, or choose another with --run",
+    ),
 ]
 
 

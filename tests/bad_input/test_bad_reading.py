@@ -96,6 +96,29 @@ PLAIN = [
         2,
         "D/data/train.jsonl: exists; choose another name",
     ),
+    ("compare D/other", 1, "D/other/recipe.yaml: cannot be read (Is a directory); restore it from a copy"),
+    ("compare D/mini D/other", 1, "D/other/recipe.yaml: cannot be read (Is a directory); restore it from a copy"),
+    ("compare D/data/train.jsonl", 1, "D/data/train.jsonl: no run directory here (nothing below it holds a run.json)"),
+    ("compare D/mini --k 0", 2, "--k 0: write whole numbers between commas, such as --k 1,8,64"),
+    (
+        "compare D/mini --base D/data/train.jsonl",
+        1,
+        "D/data/train.jsonl: no run here (run.json is missing); start one with `esctl train --run`",
+    ),
+    (
+        "show D/data/train.jsonl",
+        1,
+        "D/data/train.jsonl: no run here (run.json is missing); start one with `esctl train --run`",
+    ),
+    (
+        "show D/mini -n -1",
+        2,
+        "Invalid value for '-n': Input should be greater than or equal to 0; `esctl show --help` lists what there is",
+    ),
+    ("export D/other D/out --step 0", 1, "D/other/recipe.yaml: no recipe here, but a run; restore it from a copy"),
+    ("export D/mini D/out", 2, "Missing option '--step'; `esctl export --help` lists what there is"),
+    ("doctor now", 2, "Got unexpected extra argument(s) (now); `esctl doctor --help` lists what there is"),
+    ("diagnose", 2, "No such command 'diagnose'; `esctl --help` lists what there is"),
 ]
 
 
