@@ -1,0 +1,201 @@
+"""Laws of a fleet: how many engines there are, and which of them die, moves no bit."""
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+from oracle import GREEDY, PROMPTS, SHORT, TARGETS, A, B, around
+
+from esctl import session
+from esctl.assets import tiny_model_path
+from esctl.engines import Engine, EngineSpec, cluster, open_engine
+from esctl.engines.fleet import COMPARED_EVERY, Fleet
+from esctl.errors import EngineError, UsageError
+from esctl.experiment import Experiment
+from esctl.moves import EMPTY
+from esctl.recipe import load_recipe
+from esctl.records import RunRecord
+from esctl.rundir import RunDir
+from esctl.train import Training
+
+pytest.importorskip("ray", reason="Ray is not installed")
+SPEC = EngineSpec(tiny_model_path(), kind="transformers", threads=1, max_model_len=512, probes=True)
+SMALL = ("prompts=8", "method.population=4", "generations=3", "eval.every=0", "eval.final=null", "engine.threads=1",
+         "sampling.max_tokens=40", "checkpoint_every=2", "engine.kind=transformers")  # fmt: skip
+ROUND = around(A, EMPTY, B, A, center=B)
+
+
+@dataclass(frozen=True)
+class Subject:
+    """Two engines, what they told, and one engine that they must equal."""
+
+    fleet: Fleet
+    notices: list[str]
+    one: Engine
+    start: Path
+
+    def pids(self) -> list[int]:
+        return [seat.opened.pid for seat in self.fleet._crew.present]  # the processes that a fault would strike
+
+
+@pytest.fixture(scope="module")
+def opened(tmp_path_factory) -> Iterator[Subject]:
+    notices: list[str] = []
+    fleet, one = open_engine(replace(SPEC, replicas=2), notices.append), open_engine(SPEC)
+    assert isinstance(fleet, Fleet)
+    start = tmp_path_factory.mktemp("center") / "start.safetensors"
+    one.save_center(start)
+    yield Subject(fleet, notices, one, start)
+    fleet.close()
+    fleet.close()  # twice is harmless
+
+
+@pytest.fixture
+def subject(opened: Subject) -> Subject:
+    for engine in (opened.fleet, opened.one):
+        engine.load_center(opened.start)
+    opened.notices.clear()
+    return opened
+
+
+def train(engine: Engine, folder: Path) -> RunRecord:
+    """The same small run by any engine, as `session.train` does it once it has opened one."""
+    experiment, run = Experiment(load_recipe("arithmetic/essam", {}, SMALL)), RunDir(folder)
+    experiment.check_training()
+    with handler_kept():
+        return session._train(experiment, run, engine, lambda: Training(experiment, run, engine, print))
+
+
+@contextmanager
+def handler_kept():
+    before = signal.getsignal(signal.SIGTERM)
+    yield
+    signal.signal(signal.SIGTERM, before)
+
+
+def outcome(folder: Path) -> tuple[object, bytes]:
+    """All that was scored and sampled, without seconds, and the final weights."""
+    scores = [replace(record, seconds=0.0) for record in RunDir(folder).read_scores()]
+    samples = [path.read_text() for path in sorted((folder / "samples").iterdir())]
+    return (scores, samples), (folder / "weights/model.safetensors").read_bytes()
+
+
+@contextmanager
+def killed_after(subject: Subject, scores: Path, *lines: int) -> Iterator[list[int]]:
+    """One engine dies as soon as so many candidates are recorded, each time another process; the dead, by pid."""
+    dead, done = list[int](), threading.Event()
+
+    def strike() -> None:
+        for n in lines:
+            while not done.is_set() and (not scores.exists() or scores.read_bytes().count(b"\n") < n):
+                time.sleep(0.002)
+            dead.append(subject.pids()[0])
+            os.kill(dead[-1], signal.SIGKILL)
+
+    thread = threading.Thread(target=strike)
+    thread.start()
+    yield dead
+    done.set()
+    thread.join()
+
+
+def all_present(subject: Subject) -> None:
+    """Rounds go on while an engine starts anew; wait until it has joined them."""
+    while len(subject.pids()) < 2:
+        subject.fleet.rollout(ROUND, PROMPTS, SHORT)
+
+
+@pytest.mark.slow
+def test_one_engine_two_and_two_of_which_one_dies_twice_train_the_same_bits(subject: Subject, tmp_path: Path) -> None:
+    assert train(subject.one, tmp_path / "one").status == "finished"
+    train(subject.fleet, tmp_path / "two")
+    assert outcome(tmp_path / "two") == outcome(tmp_path / "one")
+    assert not subject.notices
+    subject.fleet.load_center(subject.start)
+    with killed_after(subject, tmp_path / "dying/scores.jsonl", 2, 11) as dead:
+        train(subject.fleet, tmp_path / "dying")
+    assert [f"process {pid}) died" in notice for pid, notice in zip(dead, subject.notices, strict=True)] == [True, True]
+    assert outcome(tmp_path / "dying") == outcome(tmp_path / "one")
+
+
+@pytest.mark.slow
+def test_candidates_come_in_order_and_who_starts_anew_comes_to_the_same_weights(
+    subject: Subject, tmp_path: Path
+) -> None:
+    for engine in (subject.fleet, subject.one):
+        engine.commit(A)
+        engine.save_center(tmp_path / "center.safetensors")
+        engine.commit(B)
+    first, seen = subject.pids(), list[int]()
+    expected = subject.one.rollout(ROUND, PROMPTS, GREEDY)
+
+    def on_candidate(index: int, completions: object) -> None:
+        seen.append(index)
+        assert completions == expected[index]
+        if index == 1:
+            os.kill(first[0], signal.SIGKILL)
+
+    assert subject.fleet.rollout(ROUND, PROMPTS, GREEDY, on_candidate=on_candidate) == expected
+    assert seen == [0, 1, 2, 3]
+    all_present(subject)
+    os.kill(first[1], signal.SIGKILL)  # now none is left that saw the moves itself
+    assert subject.fleet.nll(ROUND, PROMPTS, TARGETS) == subject.one.nll(ROUND, PROMPTS, TARGETS)
+    assert subject.fleet.center_sha256() == subject.fleet.checksum() == subject.one.center_sha256()
+
+
+@pytest.mark.slow
+def test_an_engine_with_other_weights_is_found_reported_and_loaded_again(subject: Subject) -> None:
+    import ray
+
+    all_present(subject)
+    astray = subject.fleet._crew.present[1]
+    ray.get(astray.replica.do.remote((), lambda engine: engine.commit(B)))  # a flipped bit would be no different
+    for _ in range(COMPARED_EVERY):
+        assert not subject.notices
+        subject.fleet.commit(A)
+        subject.one.commit(A)
+    assert subject.fleet.rollout(ROUND, PROMPTS, GREEDY) == subject.one.rollout(ROUND, PROMPTS, GREEDY)
+    assert [f"{astray.name} held other weights" in notice for notice in subject.notices].count(True) == 1
+    assert subject.fleet.center_sha256() == subject.one.center_sha256()
+
+
+@pytest.mark.slow
+def test_memory_is_that_of_all_engines(subject: Subject) -> None:
+    for engine in (subject.fleet, subject.one):
+        engine.rollout(ROUND, PROMPTS, SHORT)
+    all_present(subject)
+    one, two = subject.one.tensor_bytes(), subject.fleet.tensor_bytes()
+    assert {k: two[k] for k in ("weights", "center", "probe")} == {
+        k: 2 * one[k] for k in ("weights", "center", "probe")
+    }
+    assert subject.fleet.held().host > 2 * one["weights"]
+
+
+def test_ray_that_is_not_installed_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cluster.importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(
+        UsageError, match=r"^engine.replicas: 2, but Ray is not installed: pip install 'esctl-lm\[ray\]"
+    ):
+        open_engine(replace(SPEC, replicas=2))
+
+
+@pytest.mark.slow
+def test_a_fleet_without_engines_stops_and_says_how_to_go_on(subject: Subject, monkeypatch) -> None:
+    """The last test of this file: it uses the fleet up."""
+    monkeypatch.setattr("esctl.engines.crew.MOST_DEATHS", 0)
+    for pid in subject.pids():
+        os.kill(pid, signal.SIGKILL)
+
+    def go_on() -> None:
+        while True:  # one may be starting anew since the test before
+            subject.fleet.rollout(ROUND, PROMPTS, SHORT)
+
+    with pytest.raises(EngineError, match=r"^no engine is left: .*--resume goes on$"):
+        go_on()
+    assert "left out" in subject.notices[-1]
