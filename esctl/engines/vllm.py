@@ -200,6 +200,7 @@ def _start(spec: EngineSpec, checkpoint: Checkpoint, dtype: torch.dtype, threads
                 max_model_len=checkpoint.context,
                 max_num_seqs=MAX_SEQUENCES,
                 tensor_parallel_size=spec.tensor_parallel,
+                distributed_executor_backend="mp" if spec.tensor_parallel > 1 else None,  # also inside of Ray
                 kv_cache_memory_bytes=_kv_bytes(spec, checkpoint, dtype),
                 gpu_memory_utilization=_gpu_share(spec) if on_gpu else GPU_SHARE,
                 worker_extension_cls="esctl.engines.vllm_worker.WorkerExtension",
