@@ -60,5 +60,5 @@ def _lines(page: str, block: str) -> Iterator[Command]:
 
 
 def _bare(line: str) -> str:
-    """A line without its comment; quotes stay."""
-    return re.sub(r"(^|\s+)#.*$", "", line).strip()
+    """A line without its comment and without what it sets in the environment; quotes stay."""
+    return re.sub(r"^([A-Z_]+=\S+ )+", "", re.sub(r"(^|\s+)#.*$", "", line).strip())

@@ -4,7 +4,9 @@ import contextlib
 import re
 import shlex
 import subprocess
+import tomllib
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Literal
 
 import pytest
@@ -14,6 +16,7 @@ from documented import ROOT, Command, mentioned, typed
 from typer.core import TyperCommand, TyperGroup
 
 from esctl.cli import app
+from esctl.recipe import load_recipe
 
 TRANSFORMERS = "--engine transformers"
 FEW = f"-n 8 {TRANSFORMERS}"
@@ -26,7 +29,7 @@ SMALL = (
 class Claim:
     """How a line is proved. `flags` make a run smaller and change nothing else; `then` does what they left out."""
 
-    how: Literal["run", "read", "make", "elsewhere"]
+    how: Literal["run", "read", "make", "extra", "elsewhere"]
     flags: str = ""
     then: str = ""
 
@@ -38,6 +41,9 @@ CLAIMS = {
     "esctl train --method essam --set method.roh": Claim("run"),
     "esctl train --method es --model Qwen/": Claim("read"),  # of the hub
     "esctl eval runs/es-gsm8k": Claim("read"),
+    "esctl train --recipe arithmetic/essam --set engine.replicas=": Claim("read"),  # test_fleet.py runs such
+    "esctl train --recipe gsm8k/essam --set engine.replicas=": Claim("read"),  # of the hub, on a cluster
+    "pip install 'esctl-lm[": Claim("extra"),
     "esctl train --recipe gsm8k/essam --set engine.tensor_parallel": Claim("read"),  # of the hub
     "esctl train --recipe arithmetic/es --task file": Claim("elsewhere", "test_own_task.py"),
     "esctl sweep": Claim("elsewhere", "test_sweep.py"),
@@ -101,6 +107,21 @@ def read(words: list[str]) -> None:
 @pytest.mark.parametrize("text", dict.fromkeys(c.text for c in COMMANDS if c.text.startswith("esctl ")))
 def test_every_typed_command_is_understood(text):
     read(shlex.split(text)[1:])
+
+
+@pytest.mark.parametrize("text", dict.fromkeys(c.text for c in claimed("read") if " --recipe " in c.text))
+def test_every_key_of_a_command_that_is_only_read_exists(text):
+    words = shlex.split(text)
+    sets = [value for flag, value in pairwise(words) if flag == "--set"]
+    assert load_recipe(words[words.index("--recipe") + 1], {}, sets)
+
+
+@pytest.mark.parametrize("text", dict.fromkeys(c.text for c in claimed("extra")))
+def test_every_extra_that_a_page_installs_exists(text):
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    name, _, extras = shlex.split(text)[2].rstrip("]").partition("[")
+    assert name == project["name"]
+    assert set(extras.split(",")) <= set(project["optional-dependencies"])
 
 
 @pytest.mark.parametrize("text", dict.fromkeys(c.text for c in MENTIONED if c.text.startswith("esctl ")))
