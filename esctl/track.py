@@ -33,10 +33,8 @@ def tracked(sink: str | None, run: RunDir, report: Report) -> Iterator[Report]:
         board.close()
 
 
-def check_sink(sink: str | None) -> None:
+def check_sink(sink: str) -> None:
     """Refuse a sink that is not known or not installed."""
-    if sink is None:
-        return
     if sink not in SINKS:
         raise UsageError(f"--track {sink}: choose {', '.join(SINKS)}")
     if importlib.util.find_spec("tensorboard") is None:

@@ -37,6 +37,10 @@ def train(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print recipe, prompt and cost; train nothing.")] = False,
 ) -> None:
     """Fine-tune a model. Without --model and --recipe: the embedded model on its own task, on any laptop."""
+    if track is not None:
+        from esctl.track import check_sink
+
+        check_sink(track)
     flags: dict[str, Plain] = {
         "method.kind": method, "model": model, "task.name": task, "task.data": data, "engine.kind": engine,
         "generations": generations, "label": label, "seed": seed,
@@ -75,9 +79,8 @@ def _train(recipe: "Recipe", folder: Path, resume: bool, track: str | None) -> N
     from esctl import session
     from esctl.display import TrainingDisplay
     from esctl.rundir import RunDir
-    from esctl.track import check_sink, tracked
+    from esctl.track import tracked
 
-    check_sink(track)
     go_on, run = f"esctl train --resume --run {folder}" + (f" --track {track}" if track else ""), RunDir(folder)
     with TrainingDisplay(progress(), f"{recipe.label} s{recipe.seed}") as display:
         try:
