@@ -48,7 +48,6 @@ CLAIMS = {
     "esctl train --recipe arithmetic/es --task file": Claim("elsewhere", "test_own_task.py"),
     "esctl sweep": Claim("elsewhere", "test_sweep.py"),
     "esctl eval": Claim("run", FEW),
-    "esctl eval embedded": Claim("run", FEW, then=f"eval embedded --split validation {FEW}"),
     "esctl passk": Claim("run", f"-n 1 {TRANSFORMERS}"),
     "esctl sharpness": Claim("run", f"-n 4 --seeds 1 --members 2 --directions 1 --sigmas 0.015 {TRANSFORMERS}"),
     "esctl compare": Claim("run"),
