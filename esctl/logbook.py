@@ -40,6 +40,18 @@ class Logbook:
         recipe = self._experiment.recipe
         return bool(recipe.eval.every) and (step % recipe.eval.every == 0 or step == recipe.generations)
 
+    def seconds_left(self, step: int) -> float:
+        """What comes after so many steps, 1 or more, will take: training and evaluations, each at its pace so far."""
+        section, generations = self._experiment.recipe.eval, self._experiment.recipe.generations
+        training = (generations - step) * self.record.train.seconds / step
+        due = sum(self.is_due(s) for s in range(step, generations + 1))
+        problems = due * self._problems(section.split, section.n) if due else 0
+        problems += self._problems(section.final, None) if section.final else 0
+        return training + problems * self.record.eval.seconds / max(self.record.eval.rollouts, 1)
+
+    def _problems(self, split: str, n: int | None) -> int:
+        return len(self._experiment.split(split).first(n).problems)
+
     def evaluate(self, split: str, n: int | None, step: int, spent: int) -> EvalRecord | None:
         """Evaluate the engine's θ, had by `spent` rollouts, and record what it cost; None where it is stored."""
         chosen = self._experiment.split(split).first(n)

@@ -171,9 +171,8 @@ class Training:
         spent = self.totals.spent
         self.book.write(replace(self.book.record, generation=self.state.generation, train=spent))
         seconds, tokens = spent.seconds, spent.generated_tokens
-        left = self.recipe.generations - self.state.generation
-        pace = seconds / self.state.generation
-        self.report(GenerationDone(metrics, self.recipe.generations, tokens / max(seconds, 1e-9), left * pace))
+        left = self.book.seconds_left(self.state.generation)
+        self.report(GenerationDone(metrics, self.recipe.generations, tokens / max(seconds, 1e-9), left))
         for text in warnings(self.metrics):
             self.report(Notice(text))
 

@@ -129,8 +129,7 @@ class Recorder:
     def _report_step(self) -> None:
         spent = total_cost(self.metrics)
         self.book.write(replace(self.book.record, generation=self.done, train=spent))
-        left = (self.recipe.generations - self.done) * spent.seconds / self.done
-        pace = spent.generated_tokens / max(spent.seconds, 1e-9)
+        pace, left = spent.generated_tokens / max(spent.seconds, 1e-9), self.book.seconds_left(self.done)
         self.report(GenerationDone(self.metrics[-1], self.recipe.generations, pace, left))
         for text in warnings(self.metrics):
             self.report(Notice(text))
