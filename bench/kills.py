@@ -29,7 +29,7 @@ SMALL = ("prompts=8", "method.population=4", "eval.every=0", "eval.final=null", 
          "checkpoint_every=2", "engine.threads=1")  # fmt: skip
 PER_GENERATION = 8  # candidates: two rounds of the population
 AHEAD = 4  # recorded candidates between two kills, at most
-GONE_SECONDS = 60  # that processes may take to follow a dead driver; some ask only every few seconds
+GONE_SECONDS = 240  # that processes may take to follow a dead driver; some ask only every few seconds
 
 
 @dataclass(frozen=True)

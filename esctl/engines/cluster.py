@@ -10,7 +10,7 @@ import signal
 import tempfile
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -69,8 +69,12 @@ class Cluster:
 
         if self._own:
             self._own = False
+            family = _family(self._folder) if self._folder else []
             with _signals_kept():
                 ray.shutdown()
+            for pid in family:  # on a busy machine Ray's own agents would outlive it by a minute
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
         if self._folder is not None:
             shutil.rmtree(self._folder, ignore_errors=True)
 
@@ -83,7 +87,7 @@ class Cluster:
         _be_silent()
         try:
             if self._joined:
-                ray.init(address=self._joined, log_to_driver=False, logging_level="error")
+                ray.init(address=self._joined, log_to_driver=False, logging_level="critical")
                 return True
             # A short path: Ray's sockets lie some 70 characters deeper, and the system allows 107.
             self._folder = Path(tempfile.mkdtemp(prefix="esctl-", dir="/tmp"))
@@ -92,14 +96,18 @@ class Cluster:
                 num_cpus=spec.replicas * _threads(spec, _cores()),
                 include_dashboard=False,
                 log_to_driver=False,
-                logging_level="error",
+                logging_level="critical",
                 object_store_memory=OBJECT_STORE,
                 _node_ip_address="127.0.0.1",
                 _temp_dir=str(self._folder),
             )
-        except (ConnectionError, RuntimeError, ValueError, TimeoutError) as error:
+        except Exception as error:  # Ray raises this very class where a part of it does not start in time
+            self._own = True
+            self.close()
             where = f"the cluster at RAY_ADDRESS={self._joined}" if self._joined else "Ray on this machine"
-            raise EngineError(f"{where} does not answer ({str(error).splitlines()[0]}); check `ray status`") from error
+            raise EngineError(
+                f"{where} does not answer ({(str(error) or type(error).__name__).splitlines()[0]}); check `ray status`"
+            ) from error
         return True
 
     def _shares(self, spec: EngineSpec) -> tuple[int, int]:
@@ -138,6 +146,26 @@ def _be_silent() -> None:
     from ray._private import worker
 
     worker.print_to_stdstream = lambda data, ignore_prefix: None
+
+
+def _family(folder: Path) -> list[int]:
+    """The processes of the Ray that keeps its files in `folder`, and those that they started; Linux only."""
+    own = [pid for pid in _children("self") if str(folder).encode() in _read(Path(f"/proc/{pid}/cmdline"))]
+    for pid in own:  # grows as it goes
+        own += _children(pid)
+    return own
+
+
+def _children(pid: int | str) -> list[int]:
+    lists = map(_read, Path(f"/proc/{pid}/task").glob("*/children"))
+    return [int(child) for children in lists for child in children.split()]
+
+
+def _read(path: Path) -> bytes:
+    """What a file of a process says; nothing where the process is gone."""
+    with suppress(OSError):
+        return path.read_bytes()
+    return b""
 
 
 @contextmanager
