@@ -2,6 +2,8 @@
 
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -9,6 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import psutil
 import pytest
 from oracle import GREEDY, PROMPTS, SHORT, TARGETS, A, B, around
 
@@ -175,6 +178,54 @@ def test_memory_is_that_of_all_engines(subject: Subject) -> None:
         k: 2 * one[k] for k in ("weights", "center", "probe")
     }
     assert subject.fleet.held().host > 2 * one["weights"]
+
+
+@pytest.mark.slow
+def test_ctrl_c_and_sigterm_end_everything_within_seconds_and_the_run_can_be_resumed(tmp_path: Path) -> None:
+    run, recorded = tmp_path / "run", 0
+    for strike, number in ((os.killpg, signal.SIGINT), (os.kill, signal.SIGTERM)):  # a terminal tells the whole group
+        process = start(run)
+        while count(run) == recorded and process.poll() is None:
+            time.sleep(0.05)
+        family = psutil.Process(process.pid).children(recursive=True)
+        assert any(child.name().startswith("ray::Replica") for child in family)
+        strike(process.pid, number)
+        _, errors = process.communicate(timeout=60)
+        assert errors.splitlines()[-1].endswith(f"go on with: esctl train --resume --run {run}")
+        assert process.returncode == 1
+        assert not psutil.wait_procs(family, timeout=20)[1]
+        recorded = count(run)
+
+
+def start(run: Path) -> "subprocess.Popen[str]":
+    """Begin or resume a run of two engines that lasts, in a process group of its own."""
+    line = [sys.executable, "-m", "esctl", "train", "--recipe", "arithmetic/essam", "--run", str(run)]
+    sets = [part for s in (*SMALL, "generations=99", "engine.replicas=2") for part in ("--set", s)]
+    resume = ["--resume"] if run.exists() else []
+    # A shell's background job ignores SIGINT, and so would its children.
+    return subprocess.Popen(
+        [*line, *sets, *resume],
+        stderr=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        text=True,
+        start_new_session=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler) and None,
+    )
+
+
+def count(run: Path) -> int:
+    """Candidates on record."""
+    scores = run / "scores.jsonl"
+    return scores.read_bytes().count(b"\n") if scores.exists() else 0
+
+
+@pytest.mark.slow
+def test_three_kills_of_driver_or_engine_at_random_moments_change_nothing() -> None:
+    script = Path(__file__).parents[1] / "bench/kills.py"
+    line = [sys.executable, str(script), "--kills", "3", "--generations", "3", "--seed", "4"]
+    done = subprocess.run(line, capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stderr
+    assert "equal scores and weights after 3 kills" in done.stdout
 
 
 def test_ray_that_is_not_installed_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
