@@ -22,18 +22,17 @@ if TYPE_CHECKING:
 
     from esctl.engines.replica import Replica
 
+MOST_DEATHS = 3  # of one engine in a row, without a candidate done in between; with the next it is left out
+MOST_RELOADS = 3  # rounds of comparing and loading again, until all engines agree
+STARTING_SECONDS = 1800  # that no engine at all comes to life before the fleet gives up
+GO_ON = "nothing recorded is lost, and --resume goes on"
+
 T = TypeVar("T")
 Job = Callable[[Engine], T]
 
 
 class Answer(Generic[T]):
     """What Ray gives in place of a result to come: the type of its `ObjectRef`, which has none here."""
-
-
-MOST_DEATHS = 3  # of one engine in a row, without a candidate done in between; with the next it is left out
-MOST_RELOADS = 3  # rounds of comparing and loading again, until all engines agree
-STARTING_SECONDS = 1800  # that no engine at all comes to life before the fleet gives up
-GO_ON = "nothing recorded is lost, and --resume goes on"
 
 
 class _DiedError(Exception):
@@ -164,17 +163,17 @@ class Crew:
                     f"{seat.name} held other weights than the rest after {len(self._moves)} moves and was loaded again;"
                     " scores since the last comparison may be of other weights: look for faulty memory there"
                 )
-                self._seats[self._seats.index(seat)] = self._refill(seat, seat.deaths)
+                self._refill(seat, seat.deaths)
         raise EngineError("the engines do not come to equal weights: give the fleet machines of one kind")
 
     def start_from(self, center: Path, sha256: str) -> None:
         """Let a center file, which the engines that can be asked hold already, be where others start."""
         self._origin, self._moves, before = Origin(center, sha256), [], len(self._moves)
-        for place, seat in enumerate(self._seats):
+        for seat in list(self._seats):
             if seat.opened and seat.told == before:
                 seat.told = 0
             else:
-                self._seats[place] = self._refill(seat, seat.deaths)
+                self._refill(seat, seat.deaths)
 
     def close(self) -> None:
         """End every engine at once, whatever it does."""
@@ -189,9 +188,10 @@ class Crew:
             number, replica, replica.open.remote(self._spec, self._origin.center, moves), told=len(moves), deaths=deaths
         )
 
-    def _refill(self, seat: Seat, deaths: int) -> Seat:
+    def _refill(self, seat: Seat, deaths: int) -> None:
+        """Put another process in the place of a seat's."""
         self._cluster.stop(seat.replica)
-        return self._fill(seat.number, deaths)
+        self._seats[self._seats.index(seat)] = self._fill(seat.number, deaths)
 
     def _receive(self, shift: _Shift[T]) -> None:
         """Wait for news, and keep the results among it."""
@@ -244,7 +244,7 @@ class Crew:
         """Fill the seat of a dead engine, unless engines keep dying there."""
         if seat.deaths < MOST_DEATHS:
             self._notice(f"{seat.name} died: another is started in its place, and does again what it was asked")
-            self._seats[self._seats.index(seat)] = self._refill(seat, seat.deaths + 1)
+            self._refill(seat, seat.deaths + 1)
             return
         self._cluster.stop(seat.replica)
         self._seats.remove(seat)
