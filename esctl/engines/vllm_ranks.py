@@ -61,15 +61,15 @@ class Ranks:
         self._forget()
 
     def stage(self, move: Move) -> None:
-        """As of `rounds.Weights`."""
+        """See `rounds.Weights`."""
         self.send("esctl_stage", move)
 
     def write(self, move: Move) -> None:
-        """As of `rounds.Weights`."""
+        """See `rounds.Weights`."""
         self.send("esctl_write", move)
 
     def restore(self) -> None:
-        """As of `rounds.Weights`."""
+        """See `rounds.Weights`."""
         self.call(NoneType, "esctl_restore")
         self._forget()
 
@@ -107,6 +107,6 @@ class Ranks:
         except RuntimeError as error:
             if self._count == 1:
                 raise
-            reason = str(error).removeprefix("Worker failed with error ").split(", please check the stack")[0]
-            self._broken = f"a rank of vLLM failed: {reason.strip(chr(39))}"
+            reason, _, _ = str(error).removeprefix("Worker failed with error ").partition(", please check the stack")
+            self._broken = "a rank of vLLM failed: " + reason.strip("'")
             raise EngineError(self._broken) from error
