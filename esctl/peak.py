@@ -1,4 +1,7 @@
-"""How much memory a run has held at most: host, device, and the KV cache apart, over all processes of its engine."""
+"""How much memory a run has held at most: host, device, and the KV cache apart.
+
+The engines of a fleet are added up. Not counted are the processes in which vLLM holds several tensor-parallel ranks.
+"""
 
 from esctl.engines import Engine
 from esctl.engines.fleet import Fleet

@@ -21,7 +21,7 @@ SINKS = ("tensorboard",)
 
 @contextmanager
 def tracked(sink: str | None, run: RunDir, report: Report) -> Iterator[Report]:
-    """`report`, and where a sink is named a copy of each generation's metrics there; UsageError for one not known."""
+    """`report`, and where a sink is named a copy of each generation's metrics there. `check_sink` has passed it."""
     if sink is None:
         yield report
         return
@@ -34,7 +34,7 @@ def tracked(sink: str | None, run: RunDir, report: Report) -> Iterator[Report]:
 
 
 def check_sink(sink: str) -> None:
-    """Refuse a sink that is not known or not installed."""
+    """Raise UsageError for a sink that is not known or not installed."""
     if sink not in SINKS:
         raise UsageError(f"--track {sink}: choose {', '.join(SINKS)}")
     if importlib.util.find_spec("tensorboard") is None:
