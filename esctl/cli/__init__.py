@@ -27,7 +27,7 @@ def main() -> None:
             stream.reconfigure(errors="replace")  # a terminal without Unicode shows ? for θ, and no traceback
     try:
         code = app(standalone_mode=False)
-    except typer.TyperException as error:  # a flag or a value that is none; no text where help was printed instead
+    except typer.TyperException as error:  # an unknown flag or a wrong value; no text where help was printed instead
         if error.format_message():
             print(f"esctl: {error.format_message().rstrip('.')}; `{_help()}` lists what there is", file=sys.stderr)
         sys.exit(error.exit_code)

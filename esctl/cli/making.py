@@ -33,7 +33,7 @@ def train(
     ] = None,
     sets: Sets = None,
     resume: Annotated[bool, typer.Option("--resume", help="Continue an interrupted run.")] = False,
-    track: Annotated[str | None, typer.Option(help="tensorboard: the metrics, in RUN/tensorboard too.")] = None,
+    track: Annotated[str | None, typer.Option(help="tensorboard: copy the metrics to RUN/tensorboard.")] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print recipe, prompt and cost; train nothing.")] = False,
 ) -> None:
     """Fine-tune a model. Without --model and --recipe: the embedded model on its own task, on any laptop."""
