@@ -1,6 +1,7 @@
 """Two ranks of vLLM on a CPU are one engine: the same center, the canonical tensor cut, the same text; and it ends."""
 
 import hashlib
+import importlib.util
 import multiprocessing
 import os
 import signal
@@ -104,7 +105,9 @@ def test_two_ranks_hold_the_whole_candidate_cut_and_say_what_one_says(pair: Engi
 
 @pytest.mark.slow
 def test_ctrl_c_reaches_no_rank_and_a_failure_in_one_ends_all_in_one_line(pair: Engine, tmp_path: Path) -> None:
-    for process in multiprocessing.active_children():
+    ranks = multiprocessing.active_children()
+    assert len(ranks) == RANKS
+    for process in ranks:
         assert process.pid
         os.kill(process.pid, signal.SIGINT)
     [[[completion]]] = pair.rollout(around(EMPTY), [[9]], Sampling(0.0, 2))
@@ -135,6 +138,19 @@ def test_answers_of_ranks_become_one() -> None:
     assert Ranks(Answers(["a", "b"]), 2).checksum() != Ranks(Answers(["b", "a"]), 2).checksum()
     with pytest.raises(EngineError, match="hold different centers"):
         Ranks(Answers(["a", "b"]), 2).call(str, "esctl_center_sha256")
+
+
+def test_what_ranks_inherit_is_named_as_vllm_reads_it() -> None:
+    if not engines.vllm_installed():
+        pytest.skip("vLLM is not installed")
+    from esctl.engines.vllm import ENVIRONMENT, _environment_of_ranks
+
+    spec = importlib.util.find_spec("vllm")
+    assert spec is not None
+    assert spec.origin is not None
+    known = Path(spec.origin).with_name("envs.py").read_text()
+    ours = {*ENVIRONMENT, *_environment_of_ranks(RANKS, RANKS)}
+    assert [name for name in ours if name.startswith("VLLM_") and f'    "{name}": ' not in known] == []
 
 
 def test_ranks_that_cannot_be_are_refused(tiny_qwen2: Path) -> None:

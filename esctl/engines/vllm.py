@@ -233,7 +233,7 @@ def _environment_of_ranks(ranks: int, threads: int) -> dict[str, str]:
     share = str(max(1, threads // ranks))
     binding = os.environ.get("VLLM_CPU_OMP_THREADS_BIND", "nobind")
     return {
-        "VLLM_WORKER_MULTIPROCESSING_METHOD": "spawn",
+        "VLLM_WORKER_MULTIPROC_METHOD": "spawn",
         "VLLM_CPU_OMP_THREADS_BIND": binding,
         "OMP_NUM_THREADS": share,
         "NUMBA_NUM_THREADS": share,
