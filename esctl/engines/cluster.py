@@ -133,7 +133,8 @@ class Cluster:
 
 def _threads(spec: EngineSpec, cores: int) -> int:
     """Threads of one engine: as asked, else as OMP_NUM_THREADS says, else an equal share of the cores."""
-    asked = spec.threads or int(os.environ.get("OMP_NUM_THREADS") or 0)
+    said, _, _ = os.environ.get("OMP_NUM_THREADS", "").partition(",")  # OpenMP reads a list, one number per level
+    asked = spec.threads or (int(said) if said.isdigit() else 0)
     return asked or max(1, cores // spec.replicas)
 
 
