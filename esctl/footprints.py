@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from esctl.cells import aligned
 from esctl.engines import OWN_ROLLOUTS
 from esctl.errors import RunError
 from esctl.memory import (
@@ -85,7 +86,7 @@ def table(arch: Architecture, setting: Setting, prints: Sequence[Footprint]) -> 
     rows += published(arch, prints) if unit == GIB else []
     rows.append([f"KV cache, {setting.rollouts} sequences, apart", *(_cell(p.kv, unit) for p in prints)])
     notes = [NOTE] if any(row[0] == PUBLISHED for row in rows) else []
-    return "\n".join([title(arch, setting), *_aligned(rows), *notes])
+    return "\n".join([title(arch, setting), *(line.rstrip() for line in aligned(rows, left=1)), *notes])
 
 
 def title(arch: Architecture, setting: Setting) -> str:
@@ -116,7 +117,7 @@ def runs_table(runs: Sequence[Measured]) -> str:
         numbers = (r.formula.total, r.peak.kv, r.peak.host, r.peak.device)
         rows.append([r.label, r.formula.method, batch, *(_cell(n, MEBI) for n in numbers)])
     note = "host peak counts the interpreter and its libraries and the KV cache; the formula counts neither"
-    return "\n".join([*_aligned(rows), note])
+    return "\n".join([*aligned(rows, left=1), note])
 
 
 def json_text(arch: Architecture, setting: Setting, prints: Sequence[Footprint]) -> str:
@@ -143,23 +144,17 @@ def _cell(value: int, unit: int) -> str:
     return f"{value / unit:,.1f}" if value else "–"
 
 
-def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return [
-        "  ".join(c.ljust(w) if i == 0 else c.rjust(w) for i, (c, w) in enumerate(zip(r, widths, strict=True))).rstrip()
-        for r in rows
-    ]
-
-
 def run_setting(recipe: Recipe, record: RunRecord) -> Setting:
     """The setting that a run trained in: its dtype, its mean prompt with the longest completion."""
     on_device = record.peak_bytes.device > 0
     dtype = DTYPES.get(recipe.engine.dtype, "bf16" if on_device else "fp32")
     seq = record.train.prompt_tokens // record.train.rollouts + recipe.sampling.max_tokens
     rl = recipe.baseline
+    # Left to `auto`, the center of ES lies on a GPU, and that of RL's copy leaves the GPU to the trainer.
+    beside = ("device", "auto") if rl is None else ("device",)
+    place = "device" if on_device and recipe.engine.center in beside else "host"
     if rl is None:
-        place = "device" if on_device and recipe.engine.center != "host" else "host"
         return Setting(dtype, seq, recipe.prompts, rollouts=recipe.prompts, center=place)
     rows, kept = min(rl.samples * recipe.prompts, ROWS), rl.gradient_checkpointing
     copied = not record.engine.endswith(OWN_ROLLOUTS)
-    return Setting(DTYPES[rl.precision], seq, rl.microbatch, kept, rows, rl.kl > 0, copied, cpu=not on_device)
+    return Setting(DTYPES[rl.precision], seq, rl.microbatch, kept, rows, rl.kl > 0, copied, not on_device, place)

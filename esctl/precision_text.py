@@ -6,6 +6,7 @@ Leaves the numbers to `precision`.
 import json
 from collections.abc import Iterator
 
+from esctl.cells import aligned
 from esctl.precision import CLASSES, Realised, Sums
 
 ENOUGH = 0.9  # cosine below which a class is warned of
@@ -48,11 +49,7 @@ def _table(found: Realised) -> list[str]:
     for name in names:
         own = [by_class[name] for by_class in found.sums.values()]
         rows.append([name, f"{own[0].weights:,}", *map(_cell, own)])
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return [
-        "  ".join(c.ljust(w) if i == 0 else c.rjust(w) for i, (c, w) in enumerate(zip(r, widths, strict=True))).rstrip()
-        for r in rows
-    ]
+    return aligned(rows, left=1)
 
 
 def _cell(sums: Sums) -> str:

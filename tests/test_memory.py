@@ -9,7 +9,7 @@ from miniature import RECORD, evaluation, write_base, write_run
 
 from esctl.assets import tiny_model_path
 from esctl.errors import RunError, UsageError
-from esctl.footprints import analytic, json_text, measured, runs_table, table
+from esctl.footprints import analytic, json_text, measured, run_setting, runs_table, table
 from esctl.memory import (
     GIB,
     METHOD_NAMES,
@@ -23,6 +23,7 @@ from esctl.memory import (
 )
 from esctl.plan import center_text, planned_footprint
 from esctl.recipe import load_recipe
+from esctl.records import Peak
 
 SIZES = {
     "llama": {"model_type": "llama", "intermediate_size": 14336, "num_hidden_layers": 32, "vocab_size": 128256},
@@ -180,6 +181,21 @@ def test_runs_show_their_peak_beside_the_formula(tmp_path):
     assert (row.peak, row.formula.method) == (RECORD.peak_bytes, "es")
     assert row.setting.seq == RECORD.train.prompt_tokens // RECORD.train.rollouts + 64
     assert "1,024.0" in runs_table([row])
+
+
+@pytest.mark.parametrize(
+    ("recipe", "center", "place"),
+    [
+        ("arithmetic/es", "auto", "device"),
+        ("arithmetic/es", "host", "host"),
+        ("arithmetic/grpo", "auto", "host"),
+        ("arithmetic/grpo", "device", "device"),
+    ],
+)
+def test_the_center_of_a_run_on_a_gpu_is_counted_where_it_lay(recipe, center, place):
+    asked = load_recipe(recipe, {"engine.center": center})
+    assert run_setting(asked, RECORD).center == place
+    assert run_setting(asked, replace(RECORD, peak_bytes=Peak(host=2**30))).center == "host"
 
 
 def test_a_base_has_no_training_to_measure(tmp_path):
