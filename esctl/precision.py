@@ -11,7 +11,7 @@ steps add to it. A candidate is: its score is that of what was served.
 import math
 import random
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -73,7 +73,7 @@ class Realised:
     sigma: float
     dtype: str
     moves: dict[str, int]  # terms of each
-    sums: dict[str, dict[str, Sums]] = field(default_factory=dict)
+    sums: dict[str, dict[str, Sums]]
 
 
 def realised(recipe: Recipe, dtype: str) -> Realised:
