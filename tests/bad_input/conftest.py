@@ -27,7 +27,7 @@ UNTRAINABLE = {
 
 @pytest.fixture
 def stage(tmp_path):
-    """A folder with an empty one, empty data, and a miniature run."""
+    """A folder with an empty one, empty data, models that cannot be trained, and miniature runs, whole and damaged."""
     (tmp_path / "empty").mkdir()
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "train.jsonl").touch()

@@ -1,9 +1,9 @@
-"""What the commands refuse that make many runs, before the first of them: sweep, reproduce; and flags of train."""
+"""What the commands refuse that make many runs, before the first of them: sweep, reproduce."""
 
 import pytest
 from refusing import refused
 
-# (command, exit code, message). D is an empty folder but for those written in `stage`.
+# (command, exit code, message). D is the folder that the fixture `stage` makes.
 PLAIN = [
     ("sweep D/none", 2, "recipe D/none: no such file and no shipped recipe; `esctl recipes ls` lists those that ship"),
     (
@@ -57,13 +57,6 @@ PLAIN = [
         "lists what there is",
     ),
     ("row {}", 2, "row: no row of a table; `esctl reproduce` starts these"),
-    (
-        "train --seed many",
-        2,
-        "Invalid value for '--seed': Input should be a valid integer, unable to parse string as an integer; "
-        "`esctl train --help` lists what there is",
-    ),
-    ("train --run D/data/train.jsonl/run", 1, "D/data/train.jsonl/run: is a file; choose a directory with --run"),
 ]
 
 

@@ -3,7 +3,7 @@
 import pytest
 from refusing import refused
 
-# (command, exit code, message). D is an empty folder but for those written in `stage`.
+# (command, exit code, message). D is the folder that the fixture `stage` makes.
 PLAIN = [
     (
         "compare D/empty",

@@ -7,7 +7,7 @@ from refusing import refused
 
 from esctl.recipe import TRAINED
 
-# (command, exit code, message). D is an empty folder but for those written in `stage`.
+# (command, exit code, message). D is the folder that the fixture `stage` makes.
 PLAIN = [
     (
         "train --recipe arithmetic/es --set generatons=3 --set prompts=many",
@@ -138,6 +138,13 @@ PLAIN = [
         2,
         "recipe arithmetic/grpo: objective: grpo has none but the mean reward; set method.samples instead",
     ),
+    (
+        "train --seed many",
+        2,
+        "Invalid value for '--seed': Input should be a valid integer, unable to parse string as an integer; "
+        "`esctl train --help` lists what there is",
+    ),
+    ("train --run D/data/train.jsonl/run", 1, "D/data/train.jsonl/run: is a file; choose a directory with --run"),
 ]
 
 
