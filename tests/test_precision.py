@@ -2,14 +2,13 @@
 
 import json
 import math
-import sys
 from pathlib import Path
 from statistics import NormalDist
 
 import numpy as np
 import pytest
+from command import esctl
 
-from esctl.cli import main
 from esctl.engines.center import Center
 from esctl.engines.tensorfile import read_into, stored_tensors
 from esctl.errors import UsageError
@@ -99,24 +98,20 @@ def test_a_tensor_s_class_is_in_its_name(name: str, kind: str) -> None:
     assert class_of(name) == kind
 
 
-def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, *words: str) -> str:
-    monkeypatch.setattr(sys, "argv", ["esctl", "precision", *words])
-    with pytest.raises(SystemExit, match="0"):
-        main()
+def shown_by(line: str, capsys: pytest.CaptureFixture[str]) -> str:
+    assert esctl(line) == 0
     return capsys.readouterr().out
 
 
-def test_the_command_warns_of_what_is_hardly_served(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    shown = run(capsys, monkeypatch)
+def test_the_command_warns_of_what_is_hardly_served(capsys: pytest.CaptureFixture[str]) -> None:
+    shown = shown_by("precision", capsys)
     assert shown.startswith("embedded: es, σ = 0.001, served in bfloat16")
     assert "warning: norm: a candidate realises 0." in shown
-    tree = json.loads(run(capsys, monkeypatch, "--sigma", "0.015", "--json"))
+    tree = json.loads(shown_by("precision --sigma 0.015 --json", capsys))
     assert tree["sigma"] == 0.015
     assert tree["terms"] == {"candidate": 1, "step": 30}
     assert tree["realised"]["candidate"]["mlp"]["cosine"] > 0.99
-    exact = run(capsys, monkeypatch, "arithmetic/essam", "--dtype", "float32")
+    exact = shown_by("precision arithmetic/essam --dtype float32", capsys)
     assert "warning" not in exact
     assert "probe, 16 terms" in exact
 

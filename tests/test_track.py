@@ -1,12 +1,12 @@
 """What TensorBoard shows is metrics.jsonl: every key, every generation once, also after a resume, for ES and RL."""
 
 import importlib.util
-import sys
+import shlex
 from pathlib import Path
 
 import pytest
+from command import esctl
 
-from esctl.cli import main
 from esctl.errors import UsageError
 from esctl.rundir import RunDir, append_lines, keep_lines
 from esctl.track import check_sink, tracked
@@ -20,14 +20,7 @@ def train(run: Path, method: str, generations: int, *more: str) -> int:
     sets = [word for item in (*SMALL.split(), *more) for word in ("--set", item)]
     resume = ["--resume"] if run.exists() else []
     words = ["train", "--method", method, "--engine", "transformers", "--generations", str(generations)]
-    before, sys.argv = sys.argv, ["esctl", *words, "--run", str(run), "--track", "tensorboard", *sets, *resume]
-    try:
-        main()
-    except SystemExit as done:
-        return int(done.code or 0)
-    finally:
-        sys.argv = before
-    return 0
+    return esctl(shlex.join([*words, "--run", str(run), "--track", "tensorboard", *sets, *resume]))
 
 
 def shown(run: Path) -> list[dict[str, float]]:
