@@ -27,11 +27,15 @@ SMALL = (
 
 @dataclass(frozen=True)
 class Claim:
-    """How a line is proved. `flags` make a run smaller and change nothing else; `then` does what they left out."""
+    """How a line is proved. `flags` make a run smaller and change nothing else; `then` does what they left out.
+
+    What is proved `elsewhere` is so by the test file `where`.
+    """
 
     how: Literal["run", "read", "make", "extra", "elsewhere"]
     flags: str = ""
     then: str = ""
+    where: str = ""
 
 
 # By how a line begins; the longest that fits counts. A new line of a page wants a claim here.
@@ -46,8 +50,8 @@ CLAIMS = {
     "esctl train --recipe gsm8k/essam --set engine.replicas=": Claim("read"),  # of the hub, on a cluster
     "pip install 'esctl-lm[": Claim("extra"),
     "esctl train --recipe gsm8k/essam --set engine.tensor_parallel": Claim("read"),  # of the hub
-    "esctl train --recipe arithmetic/es --task file": Claim("elsewhere", "test_own_task.py"),
-    "esctl sweep": Claim("elsewhere", "test_sweep.py"),
+    "esctl train --recipe arithmetic/es --task file": Claim("elsewhere", where="test_own_task.py"),
+    "esctl sweep": Claim("elsewhere", where="test_sweep.py"),
     "esctl eval": Claim("run", FEW),
     "esctl passk": Claim("run", f"-n 1 {TRANSFORMERS}"),
     "esctl sharpness": Claim("run", f"-n 4 --seeds 1 --members 2 --directions 1 --sigmas 0.015 {TRANSFORMERS}"),
@@ -86,7 +90,7 @@ def test_what_is_claimed_elsewhere_is_read_there():
     for command in claimed("elsewhere"):
         claim = claim_of(command)
         assert claim is not None
-        assert re.search(r"README|documented", (ROOT / "tests" / claim.flags).read_text()), claim
+        assert re.search(r"README|documented", (ROOT / "tests" / claim.where).read_text()), claim
 
 
 def command_of(words: list[str]) -> tuple[TyperCommand, list[str]]:
