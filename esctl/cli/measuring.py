@@ -164,9 +164,7 @@ def memory(
     rollouts: Annotated[int, typer.Option(help="Sequences in the KV cache, which stands apart.")] = 64,
     checkpointing: Annotated[bool, typer.Option("--checkpointing", help="Gradient checkpointing.")] = False,
     reference: Annotated[bool, typer.Option(help="A frozen reference for the KL term of GRPO and PPO.")] = True,
-    center: Annotated[
-        str, typer.Option(help="Where an fp32 center lies: host, or device, beside the model.")
-    ] = "host",
+    center: Annotated[str, typer.Option(help="Where an fp32 center lies: host, or device, beside the model.")] = "host",
     copy: Annotated[bool, typer.Option(help="A copy of the policy for rollouts of GRPO and PPO.")] = True,
     as_json: Annotated[bool, typer.Option("--json", help="Bytes, as JSON.")] = False,
 ) -> None:
