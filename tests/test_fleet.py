@@ -61,6 +61,7 @@ def opened(tmp_path_factory) -> Iterator[Subject]:
 
 @pytest.fixture
 def subject(opened: Subject) -> Subject:
+    all_present(opened)
     for engine in (opened.fleet, opened.one):
         engine.load_center(opened.start)
     opened.notices.clear()
