@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 # Okabe & Ito's palette, which the common kinds of colour blindness tell apart; from dark to light where that matters.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#000000", "#56B4E9", "#E69F00")
 LINES = ("-", "--", "-.", ":", (0, (6, 1, 1, 1, 1, 1)), (0, (1, 2)), (0, (8, 3)))
-MARKERS = ("o", "s", "^", "D", "v", "P", "X")
+MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*", "<", "p", ">")
 HATCHES = ("", "///", "...", "xxx", "\\\\\\", "++", "oo")
 STYLE = {
     "svg.hashsalt": "esctl",  # element ids by content: else equal pictures differ
@@ -38,6 +38,29 @@ STYLE = {
     "lines.markersize": 4.5,
 }
 PANEL = (3.5, 2.9)  # inches
+
+
+@dataclass(frozen=True)
+class Look:
+    """How a row is drawn, the same in every picture."""
+
+    colour: str
+    line: str | tuple[int, tuple[int, ...]]
+    marker: str
+    hatch: str
+
+    @property
+    def lighter(self) -> tuple[float, float, float]:
+        """The colour, two thirds towards white: a hatch must be seen on it."""
+        red, green, blue = (int(self.colour[i : i + 2], 16) / 255 for i in (1, 3, 5))
+        return 1 - (1 - red) * 0.45, 1 - (1 - green) * 0.45, 1 - (1 - blue) * 0.45
+
+
+def look(place: int) -> Look:
+    """The look of the row at a place of the table; where colours come again, line, marker and hatch are others."""
+    n = len(COLOURS)
+    again = place + place // n
+    return Look(COLOURS[place % n], LINES[again % n], MARKERS[place % len(MARKERS)], HATCHES[again % n])
 
 
 @dataclass(frozen=True)
@@ -142,9 +165,10 @@ def coverage_panels(groups: Sequence[Group]) -> list[Panel]:
             for slot, (place, group) in enumerate(having):
                 found = curves.coverage(group, kind)
                 x = [bin_ + (slot - (len(having) - 1) / 2) * width for bin_ in range(len(COVERAGE_BINS))]
-                bars = axes.bar(x, found.shares, width, label=found.label, linewidth=0.8, hatch=HATCHES[place % 7])
+                drawn = look(place)
+                bars = axes.bar(x, found.shares, width, label=found.label, linewidth=0.8, hatch=drawn.hatch)
                 for bar in bars:
-                    bar.set(facecolor=_lighter(place), edgecolor=COLOURS[place % 7])
+                    bar.set(facecolor=drawn.lighter, edgecolor=drawn.colour)
             names = [f"{COVERAGE_BINS[0]}\nunsolvable", *COVERAGE_BINS[1:]]
             axes.set_xticks(range(len(names)), names)
             axes.grid(visible=False, axis="x")
@@ -224,24 +248,19 @@ def _plain_numbers(axes: "Axes") -> None:
 
 def _line(axes: "Axes", curve: Curve, place: int, marked: bool = True) -> None:
     """A row's line, in its colour, dash and marker, over its band; unmarked, the legend alone shows a hollow marker."""
-    [line] = axes.plot(curve.x, curve.y, color=COLOURS[place % 7], marker=MARKERS[place % 7], label=curve.label)
-    line.set_linestyle(LINES[place % 7])
+    drawn = look(place)
+    [line] = axes.plot(curve.x, curve.y, color=drawn.colour, marker=drawn.marker, label=curve.label)
+    line.set_linestyle(drawn.line)
     if not marked:
         line.set(markevery=[], markerfacecolor="white")
     if curve.low != curve.high:
-        axes.fill_between(curve.x, curve.low, curve.high, color=COLOURS[place % 7], alpha=0.15, linewidth=0)
+        axes.fill_between(curve.x, curve.low, curve.high, color=drawn.colour, alpha=0.15, linewidth=0)
 
 
 def _points(axes: "Axes", curve: Curve, place: int) -> None:
     """A row's hollow markers, in its colour."""
-    axes.plot(curve.x, curve.y, MARKERS[place % 7], color=COLOURS[place % 7], markerfacecolor="white", markersize=6)
-
-
-def _lighter(place: int) -> tuple[float, float, float]:
-    """The row's colour, two thirds towards white: a hatch must be seen on it."""
-    value = COLOURS[place % 7].lstrip("#")
-    red, green, blue = (int(value[i : i + 2], 16) / 255 for i in (0, 2, 4))
-    return 1 - (1 - red) * 0.45, 1 - (1 - green) * 0.45, 1 - (1 - blue) * 0.45
+    drawn = look(place)
+    axes.plot(curve.x, curve.y, drawn.marker, color=drawn.colour, markerfacecolor="white", markersize=6)
 
 
 def _figure(panels: Sequence[Panel], title: str) -> "Figure":

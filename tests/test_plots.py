@@ -2,6 +2,7 @@
 
 import sys
 from dataclasses import replace
+from itertools import combinations
 
 import pytest
 from miniature import evaluation, sampled, sharpness, write_base, write_run
@@ -78,8 +79,12 @@ def test_what_the_data_lacks_is_said(tmp_path):
 
 
 def test_rows_differ_without_colour():
-    looks = set(zip(plots.COLOURS, plots.LINES, plots.MARKERS, plots.HATCHES, strict=True))
-    assert len(looks) == len(set(plots.LINES)) == len(set(plots.MARKERS)) == len(set(plots.HATCHES)) == 7
+    looks = [plots.look(place) for place in range(22)]
+    assert len({(own.line, own.marker) for own in looks}) == 22
+    assert len({(own.colour, own.hatch) for own in looks}) == 22
+    for a, b in combinations(looks[:10], 2):  # the rows of the shipped table
+        assert a.marker != b.marker
+        assert a.colour != b.colour or (a.line != b.line and a.hatch != b.hatch)
 
 
 def test_missing_matplotlib_is_one_line_with_the_way_out(full, tmp_path, monkeypatch):
