@@ -48,19 +48,13 @@ class Subject:
     start: Path
 
 
-SUBJECTS = [(k, m) for k in KINDS for m in MODELS] + [("fleet", MODELS[0])]
-
-
-@pytest.fixture(scope="module", params=SUBJECTS, ids=lambda p: f"{p[0]}-{p[1]}")
+@pytest.fixture(scope="module", params=[(k, m) for k in KINDS for m in MODELS], ids=lambda p: f"{p[0]}-{p[1]}")
 def opened(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Subject]:
     kind, model = request.param
     if kind == "vllm" and not engines.vllm_installed():
         pytest.skip("vLLM is not installed")
-    if kind == "fleet":
-        pytest.importorskip("ray", reason="Ray is not installed")
     folder = request.getfixturevalue(model)
-    fleet = EngineSpec(folder, kind="transformers", replicas=2)
-    engine = open_engine(fleet if kind == "fleet" else EngineSpec(folder, kind=kind))
+    engine = open_engine(EngineSpec(folder, kind=kind))
     start = tmp_path_factory.mktemp("center") / "start.safetensors"
     engine.save_center(start)
     yield Subject(kind, folder, engine, start)
@@ -98,7 +92,7 @@ def test_an_exception_in_the_middle_leaves_weights_bitwise_unchanged(subject: Su
 
     with pytest.raises(KeyboardInterrupt):
         subject.engine.rollout(around(A, B, A), PROMPTS, SHORT, on_candidate=fail)
-    assert len({*seen, before}) == 3 or subject.kind == "fleet"  # each candidate was live, in a fleet's engines
+    assert len({*seen, before}) == 3  # each candidate was live
     assert subject.engine.checksum() == before
 
 
@@ -114,8 +108,6 @@ def test_live_weights_of_a_candidate_are_the_specification(subject: Subject) -> 
     center = Center.load(subject.folder)
     for name in center.names:
         center.tensor(name)[...] = moved(B, A)(name, center.tensor(name))
-    if subject.kind == "fleet":
-        pytest.skip("a fleet tells of a candidate when its engine has let go of it; its engines are held to this")
     seen: list[str] = []
     subject.engine.rollout(
         around(A, center=B), PROMPTS, SHORT, on_candidate=lambda *_: seen.append(subject.engine.checksum())
@@ -305,8 +297,6 @@ def test_random_states_of_the_caller_are_not_touched(subject: Subject) -> None:
 
 @pytest.mark.slow
 def test_tensor_bytes_equal_the_formula(subject: Subject) -> None:
-    if subject.kind == "fleet":
-        pytest.skip("a fleet sums what its engines hold, as its own tests say")
     subject.engine.rollout(around(A, center=B), PROMPTS, SHORT)
     found = dict(subject.engine.tensor_bytes())
     kv = found.pop("kv")

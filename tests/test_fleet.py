@@ -223,7 +223,7 @@ def count(run: Path) -> int:
 @pytest.mark.slow
 def test_three_kills_of_driver_or_engine_at_random_moments_change_nothing() -> None:
     script = Path(__file__).parents[1] / "bench/kills.py"
-    line = [sys.executable, str(script), "--kills", "3", "--generations", "3", "--seed", "4"]
+    line = [sys.executable, str(script), "--kills", "3", "--generations", "3", "--seed", "38"]  # engine, driver, engine
     done = subprocess.run(line, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr
     assert "equal scores and weights after 3 kills" in done.stdout

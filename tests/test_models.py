@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import save_random, save_tokenizer
+from folders import save_random, save_tokenizer
 
 from esctl import engines, noise
 from esctl.engines import EngineSpec, Sampling, open_engine

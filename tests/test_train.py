@@ -124,6 +124,8 @@ def test_export_is_the_center_at_that_generation(undisturbed, tmp_path):
 
 def test_resume_can_lengthen_a_run_and_nothing_else(undisturbed, tmp_path):
     engine, whole = undisturbed
+    if engine != "transformers":
+        pytest.skip("what may change is decided before an engine starts")
     run = tmp_path / "run"
     shutil.copytree(whole, run)
     refused = train(run, engine, "--resume", "--set", "method.sigma=0.5")
