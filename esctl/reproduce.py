@@ -6,7 +6,6 @@ numbers say to `compare` and `report`.
 
 import hashlib
 import os
-from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -172,21 +171,24 @@ def short_name(model: str) -> str:
 
 def finished_lines(planned: Sequence[Planned], root: Path) -> list[str]:
     """Write the results of what is finished of a table that was stopped, and say so; nothing without a pair."""
-    done = [p for p in planned if p.done]
-    first = {p.recipe.model: p.recipe.task.name for p in reversed(done)}  # a model's own task is its first run's
-    rows = Counter(p.recipe.model for p in done if p.recipe.task.name == first[p.recipe.model])
-    kept = [p for p in done if rows[p.recipe.model] > 1]
+    done = _by_model([p for p in planned if p.done]).values()
+    kept = [p for own in done if sum(p.recipe.task.name == own[0].recipe.task.name for p in own) > 1 for p in own]
     if not kept:
         return []
     write_results(kept, root)
     return [f"{root} has the tables of {len(kept)} finished runs, of {len(planned)}"]
 
 
+def _by_model(planned: Sequence[Planned]) -> dict[str, list[Planned]]:
+    found: dict[str, list[Planned]] = {}
+    for p in planned:
+        found.setdefault(p.recipe.model, []).append(p)
+    return found
+
+
 def write_results(planned: Sequence[Planned], root: Path) -> list[Path]:
     """Tables, pictures and a report of finished runs; a folder for each model, where there are several."""
-    by_model: dict[str, list[Planned]] = {}
-    for p in planned:
-        by_model.setdefault(p.recipe.model, []).append(p)
+    by_model = _by_model(planned)
     if len(by_model) == 1:
         return _write_model(planned, root)
     return [f for model, own in by_model.items() for f in _write_model(own, root / folder_name(short_name(model)))]
