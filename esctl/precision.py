@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from esctl import noise
-from esctl.engines.center import Center, canonical_shapes, check_model, tensor_id
+from esctl.engines.center import Center, canonical_shapes, cast, check_model, tensor_id
 from esctl.engines.tensorfile import read_into, stored_tensors
 from esctl.errors import UsageError
 from esctl.experiment import find_model
@@ -140,11 +140,7 @@ def _compared(asked: NDArray[np.float64], served: NDArray[np.float64]) -> Sums:
 
 
 def _cast(values: Float32, dtype: str) -> NDArray[np.float64]:
-    """`values` as they are served: the engines' cast."""
-    import torch
-
-    target = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}[dtype]
-    found: NDArray[np.float64] = torch.from_numpy(values).to(target).double().numpy()
+    found: NDArray[np.float64] = cast(values, dtype).double().numpy()
     return found
 
 

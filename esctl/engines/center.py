@@ -23,6 +23,7 @@ from esctl.errors import EngineError
 from esctl.moves import Move
 
 if TYPE_CHECKING:
+    from torch import Tensor
     from torch.nn import Parameter
     from transformers import PretrainedConfig, PreTrainedModel
 
@@ -226,9 +227,16 @@ class Center:
         """The bytes of each tensor in `dtype`, in the order of `names`."""
         import torch
 
-        target = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}[dtype]
         for span in self._spans.values():
-            yield torch.from_numpy(self._theta[span]).to(target).view(torch.uint8).numpy()
+            yield cast(self._theta[span], dtype).view(torch.uint8).numpy()
+
+
+def cast(values: Float32, dtype: str) -> "Tensor":
+    """`values` rounded once, to nearest even, to a serving dtype by name; the same memory where that is float32."""
+    import torch
+
+    target = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}[dtype]
+    return torch.from_numpy(values).to(target)
 
 
 def model_folder(model: Path | str) -> Path:
