@@ -139,6 +139,9 @@ def write(out: Float32, center: Float32, move: Move, tensor: int, first: int = 0
     stride = cols if stride is None else stride
     assert first + center.size // max(cols, 1) * stride <= MAX_ELEMENTS, (first, stride, center.shape)
     length = center.size if stride == cols else cols  # whole rows follow each other, so they are one run
+    if not move.terms or not center.size:
+        out[...] = center
+        return
     seeds, coefficients = prepare(move)
     kernel = _write_parallel if center.size >= PARALLEL_FROM else _write_serial
     kernel(out.reshape(-1), center.reshape(-1), seeds, coefficients, np.uint64(tensor), first, length, stride)
@@ -186,8 +189,22 @@ def _draw(words: NDArray[np.uint32], block: np.uint64, tensor: np.uint64, seed: 
 
 
 @numba.njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+def _set_term(total: Float32, words: NDArray[np.uint32], coefficient: np.float32) -> None:
+    """Write fl(coefficient·T[u]) to total[BLOCK, BATCH], u the halves of words[4, BATCH].
+
+    The first term is written and not added to zeros: stores of zeros that are still on their way to memory when they
+    are read again would cost half as much as the draw.
+    """
+    for w in range(4):
+        for j in range(BATCH):
+            total[2 * w, j] = coefficient * _VALUES[words[w, j] & _LOW_HALF]
+        for j in range(BATCH):
+            total[2 * w + 1, j] = coefficient * _VALUES[words[w, j] >> _HALF]
+
+
+@numba.njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
 def _add_term(total: Float32, words: NDArray[np.uint32], coefficient: np.float32) -> None:
-    """Add fl(coefficient·T[u]) to total[BLOCK, BATCH], u the halves of words[4, BATCH]."""
+    """Add what `_set_term` writes."""
     for w in range(4):
         for j in range(BATCH):
             total[2 * w, j] += coefficient * _VALUES[words[w, j] & _LOW_HALF]
@@ -204,14 +221,15 @@ def _span(
     tensor: np.uint64,
     element: int,
 ) -> None:
-    """Write one contiguous span whose first element has the number `element`, a batch of blocks at a time."""
+    """Write one contiguous span whose first element has the number `element`, a batch of blocks at a time; n ≥ 1."""
     words = np.empty((4, BATCH), np.uint32)
     total = np.empty((BLOCK, BATCH), np.float32)
     ordered = np.empty(BLOCK * BATCH, np.float32)
     block, skip, begin = np.uint64(element // BLOCK), element % BLOCK, 0
     while begin < len(out):
-        total[:] = np.float32(-0.0)  # -0 + t is t, also where t is -0
-        for t in range(len(seeds)):
+        _draw(words, block, tensor, seeds[0])
+        _set_term(total, words, coefficients[0])
+        for t in range(1, len(seeds)):
             _draw(words, block, tensor, seeds[t])
             _add_term(total, words, coefficients[t])
         for j in range(BATCH):
@@ -227,7 +245,33 @@ def _span(
         block, skip, begin = block + np.uint64(BATCH), 0, end
 
 
-def _rows(
+@numba.njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+def _task(
+    out: Float32,
+    center: Float32,
+    seeds: UInt64,
+    coefficients: Float32,
+    tensor: np.uint64,
+    first: int,
+    length: int,
+    stride: int,
+    task: int,
+) -> None:
+    """Write one part of rows of `length` elements that lie `stride` apart in the canonical tensor."""
+    n_parts = (length + TASK - 1) // TASK
+    row, part = task // n_parts, task % n_parts
+    begin = row * length + part * TASK
+    end = min(begin + TASK, (row + 1) * length)
+    element = first + row * stride + part * TASK
+    _span(out[begin:end], center[begin:end], seeds, coefficients, tensor, element)
+
+
+# Two functions, and not one compiled twice: numba's cache knows a function by its name alone, so that whichever of the
+# two came first would be loaded for both.
+
+
+@numba.njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+def _write_serial(
     out: Float32,
     center: Float32,
     seeds: UInt64,
@@ -237,19 +281,20 @@ def _rows(
     length: int,
     stride: int,
 ) -> None:
-    """Write rows of `length` elements, `stride` apart in the canonical tensor, as independent tasks."""
-    if len(seeds) == 0 or length == 0:
-        out[:] = center
-        return
-    n_rows = len(out) // length
-    n_tasks = (length + TASK - 1) // TASK
-    for task in numba.prange(n_rows * n_tasks):
-        row, part = task // n_tasks, task % n_tasks
-        begin = row * length + part * TASK
-        end = min(begin + TASK, (row + 1) * length)
-        element = first + row * stride + part * TASK
-        _span(out[begin:end], center[begin:end], seeds, coefficients, tensor, element)
+    for task in range(len(out) // length * ((length + TASK - 1) // TASK)):
+        _task(out, center, seeds, coefficients, tensor, first, length, stride, task)
 
 
-_write_serial = numba.njit(cache=True, nogil=True)(_rows)
-_write_parallel = numba.njit(cache=True, nogil=True, parallel=True)(_rows)
+@numba.njit(cache=True, nogil=True, parallel=True)  # type: ignore[untyped-decorator]
+def _write_parallel(
+    out: Float32,
+    center: Float32,
+    seeds: UInt64,
+    coefficients: Float32,
+    tensor: np.uint64,
+    first: int,
+    length: int,
+    stride: int,
+) -> None:
+    for task in numba.prange(len(out) // length * ((length + TASK - 1) // TASK)):
+        _task(out, center, seeds, coefficients, tensor, first, length, stride, task)

@@ -3,6 +3,9 @@
 import hashlib
 import json
 import math
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import numba
@@ -147,6 +150,29 @@ def test_serial_and_parallel_kernels_agree_for_any_thread_count(threads):
         out = np.empty_like(center)
         noise.write(out, center, move, TENSOR, 5)
         assert_bitwise(out, want)
+
+
+@pytest.mark.slow
+def test_two_threads_share_the_work_also_when_the_serial_kernel_was_cached_first(tmp_path):
+    """Numba's cache knows a function by its name: under one name the parallel kernel would be loaded as the serial."""
+    program = f"""
+import time, numba, numpy as np
+from esctl import noise
+from esctl.moves import Move
+small, large, move = np.zeros(64, np.float32), np.zeros(1 << 23, np.float32), Move.of(range(4), [1.0] * 4)
+numba.set_num_threads(2)
+noise.write(small, small, move, {TENSOR})
+noise.write(large, large, move, {TENSOR})
+here, everywhere = time.thread_time(), time.process_time()
+for _ in range(8):
+    noise.write(large, large, move, {TENSOR})
+print((time.thread_time() - here) / (time.process_time() - everywhere))
+"""
+    environment = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path), "NUMBA_NUM_THREADS": "2", "OMP_NUM_THREADS": "2"}
+    for _ in range(2):  # the first run fills the cache, the second reads it
+        command = [sys.executable, "-c", program]
+        run = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    assert float(run.stdout) < 0.8, "the other thread did nothing"
 
 
 @pytest.mark.parametrize("size", [1, 8, 255, 256, 257, 8192, 8193, 70_001])
