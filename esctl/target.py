@@ -59,9 +59,9 @@ class Target:
             center = Path(scratch) / "center.safetensors"
             if self.rebuilt:
                 center_at(self.folder, self.step).save_center(center)
-            engine = open_engine(replace(specs[0], max_model_len=room, probes=False))
-            # vLLM takes SIGTERM for itself when it starts; a scheduler that ends a job gets what Ctrl-C gets.
+            # A scheduler that ends a job gets what Ctrl-C gets.
             signal.signal(signal.SIGTERM, signal.default_int_handler)
+            engine = open_engine(replace(specs[0], max_model_len=room, probes=False))
             try:
                 if self.rebuilt:
                     engine.load_center(center)  # the file stays until the end: an engine of a fleet may start anew

@@ -87,6 +87,8 @@ def _train(recipe: "Recipe", folder: Path, resume: bool, track: str | None) -> N
             with tracked(track, run, display) as report:
                 record = session.train(recipe, run, resume, report)
         except KeyboardInterrupt:
+            if not run.exists:
+                raise EsctlError("interrupted before anything was recorded; the same command starts again") from None
             raise EsctlError(f"interrupted; nothing recorded is lost, go on with: {go_on}") from None
     if record.grader_failures:
         causes = ", ".join(f"{n} {cause}" for cause, n in record.grader_failures.items())
