@@ -5,9 +5,14 @@ import importlib.util
 import multiprocessing
 import os
 import signal
+import subprocess
+import sys
+import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 from oracle import around
 
@@ -15,7 +20,9 @@ from esctl import engines
 from esctl.assets import tiny_model_path
 from esctl.engines import Engine, EngineSpec, Sampling, open_engine
 from esctl.engines.center import Center
+from esctl.engines.peaks import Held, held_here
 from esctl.engines.shards import Piece, Share, Split, piece
+from esctl.engines.vllm_processes import RankProcesses
 from esctl.engines.vllm_ranks import Ranks
 from esctl.errors import EngineError, RecipeError, UsageError
 from esctl.moves import EMPTY, Move
@@ -120,6 +127,58 @@ def test_ctrl_c_reaches_no_rank_and_a_failure_in_one_ends_all_in_one_line(pair: 
         assert "\n" not in str(caught.value)
 
 
+@pytest.mark.slow
+def test_a_rank_that_dies_in_a_rollout_ends_it_within_seconds_in_one_line(pair: Engine, monkeypatch) -> None:
+    """The last test that uses the pair."""
+    live = pair._live  # after the failure above: take the answer that it left, and forget it
+    live._llm.llm_engine.model_executor.response_mqs[1].dequeue()
+    monkeypatch.setattr(live, "_broken", "")
+    held = pair.held()
+    assert held.host > held_here().host + sum(v for k, v in pair.tensor_bytes().items() if k != "kv")
+    victim = multiprocessing.active_children()[0]
+    began = time.monotonic()
+    threading.Timer(0.5, victim.kill).start()
+    with pytest.raises(EngineError, match=r"^a process of vLLM's ranks died .*--resume goes on$"):
+        pair.rollout(around(EMPTY, *[CANDIDATE] * 99), prompts(3), GREEDY)
+    assert time.monotonic() - began < 20
+    with pytest.raises(EngineError, match="died"):
+        pair.checksum()
+
+
+@pytest.mark.slow
+def test_ctrl_c_while_ranks_start_ends_all_within_seconds_and_leaves_nothing(tmp_path: Path) -> None:
+    if not engines.vllm_installed():
+        pytest.skip("vLLM is not installed")
+    before, errors = traces(), tmp_path / "errors"
+    line = [sys.executable, "-m", "esctl", "train", "--recipe", "arithmetic/es", "--run", str(tmp_path / "run")]
+    line += ["--set", "engine.kind=vllm", "--set", f"engine.tensor_parallel={RANKS}"]
+    with errors.open("w") as stderr:
+        process = subprocess.Popen(
+            line,
+            stderr=stderr,
+            stdout=stderr,
+            start_new_session=True,
+            # A shell's background job ignores SIGINT, and so would its children.
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler) and None,
+        )
+        while len(family := psutil.Process(process.pid).children()) < 1 + RANKS:  # one is Python's own
+            assert process.poll() is None, errors.read_text()
+            time.sleep(0.05)
+        time.sleep(1)
+        os.killpg(process.pid, signal.SIGINT)  # as a terminal does
+        process.wait(20)
+    said = errors.read_text()
+    assert said.splitlines()[0] == "esctl: interrupted before anything was recorded; the same command starts again"
+    assert "Traceback" not in said
+    assert not psutil.wait_procs(family, timeout=20)[1]
+    assert traces() <= before
+
+
+def traces() -> set[Path]:
+    """What ranks have outside of their memory."""
+    return {*Path("/dev/shm").glob("vllm_dist_*"), *Path("/tmp").glob("esctl-*"), *Path("/tmp").glob("vllm_dist_*")}
+
+
 class Answers:
     """What a vLLM of several ranks would answer."""
 
@@ -130,14 +189,19 @@ class Answers:
         return self.answers
 
 
+def ranks(*answers: object) -> Ranks:
+    return Ranks(Answers(list(answers)), len(answers), RankProcesses())
+
+
 def test_answers_of_ranks_become_one() -> None:
-    assert Ranks(Answers([True, True]), 2).finite()
-    assert not Ranks(Answers([True, False]), 2).finite()
-    assert Ranks(Answers([{"center": 3, "kv": 1}, {"center": 3, "kv": 2}]), 2).bytes() == {"center": 6, "kv": 3}
-    assert Ranks(Answers(["a"]), 1).checksum() == "a"
-    assert Ranks(Answers(["a", "b"]), 2).checksum() != Ranks(Answers(["b", "a"]), 2).checksum()
+    assert ranks(True, True).finite()
+    assert not ranks(True, False).finite()
+    assert ranks({"center": 3, "kv": 1}, {"center": 3, "kv": 2}).bytes() == {"center": 6, "kv": 3}
+    assert ranks(Held(3, 1), Held(4, 2)).held() == Held(7, 3)
+    assert ranks("a").checksum() == "a"
+    assert ranks("a", "b").checksum() != ranks("b", "a").checksum()
     with pytest.raises(EngineError, match="hold different centers"):
-        Ranks(Answers(["a", "b"]), 2).call(str, "esctl_center_sha256")
+        ranks("a", "b").call(str, "esctl_center_sha256")
 
 
 def test_what_ranks_inherit_is_named_as_vllm_reads_it() -> None:

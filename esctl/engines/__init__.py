@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Protocol
 
+from esctl.engines.peaks import Held
 from esctl.errors import UsageError
 from esctl.moves import Move, Round
 
@@ -107,6 +108,10 @@ class Engine(Protocol):
 
     def tensor_bytes(self) -> Mapping[str, int]:
         """Bytes that training holds, by purpose: weights, center, probe, scratch, kv."""
+        ...
+
+    def held(self) -> Held:
+        """The most bytes that this process has held, and those that serve the engine beside it, summed."""
         ...
 
     def close(self) -> None:

@@ -104,8 +104,8 @@ class Fleet:
         return {purpose: sum(own[purpose] for own in held) for purpose in held[0]}
 
     def held(self) -> Held:
-        """The most bytes that the engines' processes have held, summed."""
-        return sum(self._crew.all(lambda engine: held_here()).values(), Held(0, 0))
+        """See `Engine.held`."""
+        return sum(self._crew.all(lambda engine: engine.held()).values(), held_here())
 
     def close(self) -> None:
         """See `Engine.close`; processes end at once, whatever they do."""

@@ -15,6 +15,7 @@ from esctl.engines.caller import random_states_kept
 from esctl.engines.center import Center
 from esctl.engines.checkpoint import Checkpoint, dtype_name
 from esctl.engines.generation import Generator
+from esctl.engines.peaks import Held, held_here
 from esctl.errors import EngineError
 from esctl.moves import EMPTY, Move, Round
 
@@ -127,6 +128,10 @@ class PolicyEngine:
         served = {} if self._server is None else {f"server {k}": n for k, n in self._server.tensor_bytes().items()}
         kv = served.pop("server kv", self._generator.kv_bytes)
         return {"weights": sum(p.nbytes for p in self._parameters.values()), "kv": kv} | served
+
+    def held(self) -> Held:
+        """See `Engine.held`."""
+        return held_here()
 
     def close(self) -> None:
         """Free the server; the module belongs to its trainer."""

@@ -18,6 +18,7 @@ from esctl.engines.center import Center, check_model, quiet_transformers
 from esctl.engines.checkpoint import Checkpoint, dtype_name, serving_dtype
 from esctl.engines.device import Part, open_on_device
 from esctl.engines.generation import Generator, left_padded, positions_of
+from esctl.engines.peaks import Held, held_here
 from esctl.engines.rounds import each_candidate
 from esctl.engines.shards import Share, Split, piece
 from esctl.moves import EMPTY, Move, Round
@@ -111,6 +112,10 @@ class TransformersEngine:
     def tensor_bytes(self) -> Mapping[str, int]:
         """See `Engine.tensor_bytes`; `kv` is the largest cache so far, the cache of one batch."""
         return self._live.bytes() | {"kv": self._generator.kv_bytes}
+
+    def held(self) -> Held:
+        """See `Engine.held`."""
+        return held_here()
 
     def close(self) -> None:
         """See `Engine.close`."""

@@ -10,6 +10,7 @@ import math
 import os
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from types import NoneType
 from typing import TYPE_CHECKING, Final
@@ -20,7 +21,9 @@ from esctl.engines import Completion, EngineSpec, Sampling, TokenIds
 from esctl.engines.caller import process_kept, random_states_kept, stdout_kept, use_threads
 from esctl.engines.center import canonical_shapes, check_model
 from esctl.engines.checkpoint import Checkpoint, dtype_name, grouped, serving_dtype
+from esctl.engines.peaks import Held, held_here
 from esctl.engines.rounds import each_candidate
+from esctl.engines.vllm_processes import RankProcesses
 from esctl.engines.vllm_ranks import Ranks
 from esctl.errors import EngineError, UsageError
 from esctl.moves import Move, Round
@@ -38,6 +41,9 @@ ENVIRONMENT: Final = {  # read by vLLM when it is imported or started
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # the engine lives in this process
     "VLLM_NO_USAGE_STATS": "1",
     "VLLM_LOGGING_LEVEL": "ERROR",
+    "VLLM_LOGGING_STREAM": "ext://sys.stderr",  # stdout is for results
+    # Where one rank fails the others wait for it, and do not hear that they may leave: they are told more plainly.
+    "VLLM_WORKER_SHUTDOWN_TIMEOUT_SECONDS": "0",
 }
 
 
@@ -47,11 +53,18 @@ class VLLMEngine:
     def __init__(self, spec: EngineSpec) -> None:
         self._checkpoint = Checkpoint.open(spec)
         self._dtype = serving_dtype(spec)
-        threads = use_threads(spec.threads)
-        with random_states_kept(), stdout_kept():
-            llm = _start(spec, self._checkpoint, self._dtype, threads)
-            self._ranks: Ranks | None = Ranks(llm, spec.tensor_parallel)
-            self.dim = self._attach(spec)
+        threads, processes = use_threads(spec.threads), RankProcesses()
+        self._ranks: Ranks | None = None
+        try:
+            with random_states_kept(), stdout_kept():
+                llm = _start(spec, self._checkpoint, self._dtype, threads, processes)
+                self._ranks = Ranks(llm, spec.tensor_parallel, processes)
+                self.dim = self._attach(spec)
+        except BaseException:  # Ctrl-C among them
+            self.close()
+            processes.end()
+            gc.unfreeze()  # vLLM freezes what there is as it starts
+            raise
         # While requests come and go the collector would walk vLLM's million objects over and over: a quarter of a small
         # model's time.
         gc.freeze()
@@ -132,6 +145,10 @@ class VLLMEngine:
         """See `Engine.tensor_bytes`; `kv` is the whole cache that vLLM allocated. Ranks are added up."""
         return self._live.bytes()
 
+    def held(self) -> Held:
+        """See `Engine.held`."""
+        return held_here() + self._live.held()
+
     def close(self) -> None:
         """See `Engine.close`."""
         if self._ranks is not None:
@@ -146,11 +163,7 @@ class VLLMEngine:
             folder = str(self._checkpoint.folder)
             dim = self._live.call(int, "esctl_attach", folder, spec.probes, spec.center)
             self._live.generate([([0], self._params(Sampling(0.0, 1), 1, None))])
-        except EngineError:
-            self.close()
-            raise
         except (ValueError, RuntimeError, NotImplementedError) as error:  # such as a head size without a kernel
-            self.close()
             raise _refused(self._checkpoint, error) from error
         return dim
 
@@ -175,18 +188,23 @@ class VLLMEngine:
         )
 
 
-def _start(spec: EngineSpec, checkpoint: Checkpoint, dtype: torch.dtype, threads: int) -> "LLM":
+def _start(
+    spec: EngineSpec, checkpoint: Checkpoint, dtype: torch.dtype, threads: int, processes: RankProcesses
+) -> "LLM":
     """Start vLLM with random weights, which `esctl_attach` replaces before anything reads them."""
     _check_ranks(spec)
     os.environ.update(ENVIRONMENT)
     logging.getLogger("vllm").setLevel(logging.ERROR)  # what it says before it has read its level
     on_gpu = torch.cuda.is_available()
-    with process_kept(), warnings.catch_warnings():
+    with process_kept(), ExitStack() as started, warnings.catch_warnings():
         for category in (FutureWarning, DeprecationWarning):  # of vLLM's and torch's modules, for their authors
             warnings.simplefilter("ignore", category)
         from vllm import LLM
 
+        logging.getLogger("vllm").setLevel(logging.CRITICAL)  # what fails in this process is raised
         os.environ.update(_environment_of_ranks(spec.tensor_parallel, threads))
+        if spec.tensor_parallel > 1:
+            started.enter_context(processes.starting())
         try:
             return LLM(
                 model=str(checkpoint.folder),

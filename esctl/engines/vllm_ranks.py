@@ -10,11 +10,15 @@ from types import NoneType
 from typing import TYPE_CHECKING, TypeVar
 
 from esctl.engines import TokenIds
+from esctl.engines.peaks import Held
+from esctl.engines.vllm_processes import RankProcesses
 from esctl.errors import EngineError
 from esctl.moves import Move
 
 if TYPE_CHECKING:
     from vllm import LLM, RequestOutput, SamplingParams
+
+DIED = "a process of vLLM's ranks died (killed, or out of memory)"
 
 T = TypeVar("T")
 
@@ -22,8 +26,8 @@ T = TypeVar("T")
 class Ranks:
     """The `Weights` of a round, and the one way to vLLM. One rank lives in this process, several in their own."""
 
-    def __init__(self, llm: "LLM", count: int) -> None:
-        self._llm, self._count = llm, count
+    def __init__(self, llm: "LLM", count: int, processes: RankProcesses) -> None:
+        self._llm, self._count, self._processes = llm, count, processes
         self._broken = ""  # why no rank can be asked any more
 
     def each(self, kind: type[T], method: str, *values: str | bool | list[int] | list[float]) -> list[T]:
@@ -54,6 +58,10 @@ class Ranks:
         """Bytes held by purpose, summed over ranks."""
         held: list[dict[str, int]] = self.each(dict, "esctl_bytes")
         return {purpose: sum(own[purpose] for own in held) for purpose in held[0]}
+
+    def held(self) -> Held:
+        """The most bytes that ranks in processes of their own have held, summed."""
+        return sum(self.each(Held, "esctl_held"), Held(0, 0)) if self._count > 1 else Held(0, 0)
 
     def send(self, method: str, move: Move) -> None:
         """Call a method that takes a move and writes live weights; nothing computed with the old ones stays."""
@@ -87,6 +95,8 @@ class Ranks:
 
     def shutdown(self) -> None:
         """Stop vLLM, and the processes of its ranks."""
+        self._llm.llm_engine.model_executor.shutting_down = True  # else it would report ranks that end as dead
+        self._processes.end()
         self._llm.llm_engine.engine_core.shutdown()
 
     def _forget(self) -> None:
@@ -107,6 +117,9 @@ class Ranks:
         except RuntimeError as error:
             if self._count == 1:
                 raise
+            if self._processes.died:
+                self._broken = f"{DIED}; nothing recorded is lost, and --resume goes on"
+                raise EngineError(self._broken) from error
             reason, _, _ = str(error).removeprefix("Worker failed with error ").partition(", please check the stack")
             self._broken = "a rank of vLLM failed: " + reason.strip("'")
             raise EngineError(self._broken) from error

@@ -3,7 +3,6 @@
 Leaves scheduling, text and the order of candidates to `engines.vllm`.
 """
 
-import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
@@ -13,6 +12,7 @@ from torch import Tensor
 
 from esctl.engines import Where
 from esctl.engines.center import Center
+from esctl.engines.peaks import Held, held_here
 from esctl.engines.vllm_weights import FusedModel, LiveWeights, drop_packed
 from esctl.moves import Move
 
@@ -28,12 +28,6 @@ class ModelRunner(Protocol):
 
     model: ServedModel
     kv_caches: list[Tensor]
-
-
-class ParallelConfig(Protocol):
-    """The part of vLLM's parallel config that is used here."""
-
-    world_size: int
 
 
 class LogitWatch:
@@ -67,16 +61,13 @@ class LogitWatch:
 class WorkerExtension:
     """Mixed into vLLM's worker class; every method has a prefix of its own, since they share one namespace."""
 
-    model_runner: ModelRunner  # vLLM's, as the two below
-    parallel_config: ParallelConfig
+    model_runner: ModelRunner  # vLLM's, as the one below
     rank: int
     esctl_weights: LiveWeights
     esctl_watch: LogitWatch
 
     def esctl_attach(self, model: str, probes: bool, where: Where) -> int:
         """Load the center, make θ live, and return dim."""
-        if self.parallel_config.world_size > 1:  # a process of its own, which Ctrl-C reaches too: one is enough
-            signal.signal(signal.SIGINT, signal.SIG_IGN)
         drop_packed(self.model_runner.model)
         self.esctl_weights = LiveWeights(self.model_runner.model, Center.load(model, probes), probes, where)
         self.esctl_watch = LogitWatch(self.model_runner.model)
@@ -128,3 +119,7 @@ class WorkerExtension:
     def esctl_bytes(self) -> dict[str, int]:
         """Bytes held, by purpose."""
         return self.esctl_weights.bytes() | {"kv": sum(cache.nbytes for cache in self.model_runner.kv_caches)}
+
+    def esctl_held(self) -> Held:
+        """The most bytes that this process has held."""
+        return held_here()
