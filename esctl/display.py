@@ -4,7 +4,9 @@ from types import TracebackType
 from typing import Self
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, Task, TextColumn, TimeElapsedColumn
+from rich.table import Column
+from rich.text import Text
 
 from esctl.evaluate import EvalProgress, strict_share
 from esctl.jobs import Progress as JobsProgress
@@ -39,6 +41,8 @@ class TrainingDisplay:
                 self._generation(event)
             case Evaluated(record):
                 self.console.print(f"{self.label}  {eval_line(record)}", highlight=False, soft_wrap=True)
+                if self._bar.tasks[self._task].total is None:
+                    self._bar.update(self._task, state="the first generation")
             case Notice(text):
                 self.console.print(f"{self.label}  note: {text}", style="yellow", highlight=False, soft_wrap=True)
 
@@ -69,18 +73,26 @@ class EvaluationDisplay:
     def __call__(self, what: str, progress: EvalProgress) -> None:
         """Show one evaluation after a chunk."""
         left = (progress.total - progress.done) * progress.seconds / progress.drawn
-        state = f"{progress.tokens / progress.seconds:,.0f} tok/s  {duration(left)} left"
+        state = f"{duration(left)} left  {progress.tokens / progress.seconds:,.0f} tok/s"
         self._bar.update(self._task, description=what, total=progress.total, completed=progress.done, state=state)
+
+
+class _State(ProgressColumn):
+    """What is cut where a terminal is narrow: its end goes first, so that it opens with what matters most."""
+
+    def render(self, task: Task) -> Text:
+        return Text(task.fields["state"], no_wrap=True, overflow="ellipsis")
 
 
 def _live_bar(console: Console, transient: bool = False) -> Progress:
     """What, how far, its state and the time since its start; on a terminal only."""
+    whole = Column(no_wrap=True)  # such a column is not narrowed while another can be
     return Progress(
         TextColumn("[bold]{task.description}"),
-        BarColumn(bar_width=24),
-        MofNCompleteColumn(),
-        TextColumn("{task.fields[state]}"),
-        TimeElapsedColumn(),
+        BarColumn(bar_width=12, table_column=whole.copy()),
+        MofNCompleteColumn(table_column=whole.copy()),
+        _State(),
+        TimeElapsedColumn(table_column=whole.copy()),
         console=console,
         disable=not console.is_terminal,
         transient=transient,
@@ -88,12 +100,12 @@ def _live_bar(console: Console, transient: bool = False) -> Progress:
 
 
 def generation_line(event: GenerationDone) -> str:
-    """Reward with its spread, accuracies and format side by side, pace and time left."""
+    """Time left, reward with its spread, accuracies and format side by side, and the pace."""
     m = event.metrics
     return (
-        f"reward {m['reward/mean']:.3f} ± {m['reward/sd']:.3f}  strict {m['accuracy/strict']:.3f}"
-        f"  flexible {m['accuracy/flexible']:.3f}  format {m['format/rate']:.3f}"
-        f"  {event.tokens_per_second:,.0f} tok/s  {duration(event.seconds_left)} left"
+        f"{duration(event.seconds_left)} left  reward {m['reward/mean']:.3f} ± {m['reward/sd']:.3f}"
+        f"  strict {m['accuracy/strict']:.3f}  flexible {m['accuracy/flexible']:.3f}"
+        f"  format {m['format/rate']:.3f}  {event.tokens_per_second:,.0f} tok/s"
     )
 
 
