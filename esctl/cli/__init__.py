@@ -63,7 +63,7 @@ def _show_version(wanted: bool) -> None:
 @app.callback()
 def _root(
     version: Annotated[
-        bool, typer.Option("--version", help="Print the version.", callback=_show_version, is_eager=True)
+        bool, typer.Option("--version", metavar="", help="Print the version.", callback=_show_version, is_eager=True)
     ] = False,
 ) -> None:
     pass

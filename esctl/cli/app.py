@@ -16,15 +16,14 @@ app = typer.Typer(
 )
 
 Sets = Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Any recipe key; may be repeated.")]
-RunArgument = Annotated[Path, typer.Argument(help="A run directory.", show_default=False)]
+RunArgument = Annotated[Path, typer.Argument(metavar="RUN", help="A run directory.", show_default=False)]
 # What every command that looks at one set of weights is asked with.
 TargetArgument = Annotated[
     str, typer.Argument(metavar="RUN|MODEL", help="A run directory or a model.", show_default=False)
 ]
-Tasks = Annotated[
-    str | None,
-    typer.Option(help="One or more, by commas.", show_default="the run's own; else gsm8k, or arithmetic for embedded"),
-]
+_OWN_TASK = "the run's own; else gsm8k, or arithmetic for embedded"
+Tasks = Annotated[str | None, typer.Option(help="One or more, by commas.", show_default=_OWN_TASK)]
+OneTask = Annotated[str | None, typer.Option(help="The task.", show_default=_OWN_TASK)]
 Data = Annotated[str | None, typer.Option(help="Local files in place of the hub.")]
 SplitName = Annotated[str, typer.Option(help="The split.")]
 FirstProblems = Annotated[int | None, typer.Option("-n", help="Only the first so many problems.")]

@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 def train(
     recipe: Annotated[str | None, typer.Option(help="A recipe file, or the name of a shipped one.")] = None,
     method: Annotated[
-        str | None, typer.Option(help="es, essam, essam-f, grpo or ppo.", show_default="es on the embedded model")
+        str | None, typer.Option(help="es, essam, essam-f, grpo or ppo.", show_default="the recipe's; es for embedded")
     ] = None,
     model: Annotated[str | None, typer.Option(help="embedded, a folder, a hub id, or a run directory.")] = None,
-    task: Annotated[str | None, typer.Option(help="The task to train on.")] = None,
+    task: Annotated[str | None, typer.Option(help="The task to train on.", show_default="the recipe's")] = None,
     data: Annotated[str | None, typer.Option(help="Local files in place of the hub.")] = None,
     engine: Annotated[str | None, typer.Option(help="auto, vllm or transformers.")] = None,
     generations: Annotated[int | None, typer.Option(help="Steps of training.", show_default="the recipe's")] = None,
@@ -32,9 +32,11 @@ def train(
         int | None, typer.Option(help="Everything random follows from it.", show_default="the recipe's, 0")
     ] = None,
     sets: Sets = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Continue an interrupted run.")] = False,
+    resume: Annotated[bool, typer.Option("--resume", metavar="", help="Continue an interrupted run.")] = False,
     track: Annotated[str | None, typer.Option(help="tensorboard: copy the metrics to RUN/tensorboard.")] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print recipe, prompt and cost; train nothing.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", metavar="", help="Print recipe, prompt and cost; train nothing.")
+    ] = False,
 ) -> None:
     """Fine-tune a model. Without --model and --recipe: the embedded model on its own task, on any laptop."""
     if track is not None:
@@ -98,7 +100,9 @@ def _train(recipe: "Recipe", folder: Path, resume: bool, track: str | None) -> N
 
 @app.command()
 def sweep(
-    recipe: Annotated[str, typer.Argument(help="A recipe file, or the name of a shipped one.", show_default=False)],
+    recipe: Annotated[
+        str, typer.Argument(metavar="RECIPE", help="A recipe file, or the name of a shipped one.", show_default=False)
+    ],
     grid: Annotated[list[str] | None, typer.Option(metavar="KEY=A,B,C", help="One axis; may be repeated.")] = None,
     seeds: Annotated[int, typer.Option(min=1, help="Seeds of every cell: 0, 1, …")] = 3,
     jobs: Annotated[int, typer.Option(min=1, help="Runs side by side, on equal shares of the cores.")] = 1,
@@ -132,14 +136,18 @@ def sweep(
 
 @app.command()
 def reproduce(
-    table: Annotated[str, typer.Argument(help="A shipped table (cpu, gpu) or a file.")] = "cpu",
-    full: Annotated[bool, typer.Option("--full", help="Add the rows and seeds of the table's `full`.")] = False,
+    table: Annotated[str, typer.Argument(metavar="TABLE", help="A shipped table (cpu, gpu) or a file.")] = "cpu",
+    full: Annotated[
+        bool, typer.Option("--full", metavar="", help="Add the rows and seeds of the table's `full`.")
+    ] = False,
     jobs: Annotated[
         int | None,
         typer.Option(min=1, help="Runs at once.", show_default="one per core; 1 where models are not embedded"),
     ] = None,
     root: Annotated[Path | None, typer.Option(help="Where all of it goes.", show_default="results/<table>")] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print every run and its cost; run nothing.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", metavar="", help="Print every run and its cost; run nothing.")
+    ] = False,
     gpus: Annotated[int | None, typer.Option(min=1, help="With --dry-run: estimate hours on so many GPUs.")] = None,
 ) -> None:
     """Run a whole table of methods and seeds, side by side; then write tables, plots and a report. Resumable."""

@@ -11,6 +11,7 @@ from esctl.cli.app import (
     Data,
     EngineKind,
     FirstProblems,
+    OneTask,
     Sets,
     SplitName,
     Step,
@@ -60,7 +61,7 @@ def passk(
         int | None, typer.Option(help="Samples per problem.", show_default="twice the largest k")
     ] = None,
     temperature: Annotated[
-        str | None, typer.Option(help="One or more, by commas.", show_default="0.6; with --noise 0")
+        str | None, typer.Option(help="One or more, by commas.", show_default="0.6, or 0 with --noise")
     ] = None,
     top_p: Annotated[float, typer.Option(help="Nucleus of the samples.")] = 0.95,
     noise: Annotated[
@@ -76,7 +77,7 @@ def passk(
     engine: EngineKind = None,
     run: BaseRun = None,
     sets: Sets = None,
-    as_json: Annotated[bool, typer.Option("--json", help="The same as JSON.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", metavar="", help="The same as JSON.")] = False,
 ) -> None:
     """Unbiased pass@k, coverage and diversity from n samples per problem; what is stored is not drawn again."""
     from esctl import passk
@@ -101,7 +102,7 @@ def sharpness(
     scales: Annotated[str | None, typer.Option(metavar="C,…", help="Lengths of the steps, in units of that.")] = None,
     directions: Annotated[int | None, typer.Option(help="Random directions beside the estimate.")] = None,
     recipe: Annotated[str | None, typer.Option(help="Take task, prompt and sampling from this recipe.")] = None,
-    task: Annotated[str | None, typer.Option(help="The task.", show_default="the run's own, else arithmetic")] = None,
+    task: OneTask = None,
     data: Data = None,
     split: SplitName = "test",
     n: Annotated[int, typer.Option("-n", help="The first so many problems.")] = 256,
@@ -109,7 +110,7 @@ def sharpness(
     engine: EngineKind = None,
     run: BaseRun = None,
     sets: Sets = None,
-    as_json: Annotated[bool, typer.Option("--json", help="The measurement as it is stored.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", metavar="", help="The measurement as it is stored.")] = False,
 ) -> None:
     """How fast the score falls around the weights: under noise, against an ES estimate, at random. Forward passes only.
 
@@ -162,11 +163,13 @@ def memory(
     seq: Annotated[int, typer.Option(help="Tokens of prompt and completion.")] = 1024,
     batch: Annotated[int, typer.Option(help="Sequences in a micro-batch.")] = 8,
     rollouts: Annotated[int, typer.Option(help="Sequences in the KV cache, which stands apart.")] = 64,
-    checkpointing: Annotated[bool, typer.Option("--checkpointing", help="Gradient checkpointing.")] = False,
-    reference: Annotated[bool, typer.Option(help="A frozen reference for the KL term of GRPO and PPO.")] = True,
+    checkpointing: Annotated[bool, typer.Option("--checkpointing", metavar="", help="Gradient checkpointing.")] = False,
+    reference: Annotated[
+        bool, typer.Option(metavar="", help="A frozen reference for the KL term of GRPO and PPO.")
+    ] = True,
     center: Annotated[str, typer.Option(help="Where an fp32 center lies: host, or device, beside the model.")] = "host",
-    copy: Annotated[bool, typer.Option(help="A copy of the policy for rollouts of GRPO and PPO.")] = True,
-    as_json: Annotated[bool, typer.Option("--json", help="Bytes, as JSON.")] = False,
+    copy: Annotated[bool, typer.Option(metavar="", help="A copy of the policy for rollouts of GRPO and PPO.")] = True,
+    as_json: Annotated[bool, typer.Option("--json", metavar="", help="Bytes, as JSON.")] = False,
 ) -> None:
     """What each method holds in memory, by formula from a model's config; or runs beside their formula."""
     from esctl import footprints
@@ -195,7 +198,7 @@ def precision(
         str | None, typer.Option(help="bfloat16, float16 or float32.", show_default="the recipe's; bfloat16 for auto")
     ] = None,
     sets: Sets = None,
-    as_json: Annotated[bool, typer.Option("--json", help="The same as JSON.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", metavar="", help="The same as JSON.")] = False,
 ) -> None:
     """How much of a candidate and of a step the serving dtype realises, by class of tensor; reads the weights only."""
     from esctl import precision_text
@@ -218,11 +221,18 @@ def adopt(
     label: Annotated[str, typer.Option(help="The row's name in tables.")],
     base: Annotated[str, typer.Option(help="The model that it was trained from.")],
     run: Annotated[Path, typer.Option(help="The run directory to make.")],
-    cost: Annotated[list[str] | None, typer.Option(metavar="KEY=VALUE", help="rollouts, tokens, seconds, ….")] = None,
+    cost: Annotated[
+        list[str] | None, typer.Option(metavar="KEY=VALUE", help="rollouts=N, always; tokens, seconds, … where known.")
+    ] = None,
     note: Annotated[str, typer.Option("--method-note", help="How it was trained, in words.")] = "",
-    copy: Annotated[bool, typer.Option("--copy", help="Copy the folder in place of linking to it.")] = False,
+    copy: Annotated[
+        bool, typer.Option("--copy", metavar="", help="Copy the folder in place of linking to it.")
+    ] = False,
     recipe: Annotated[str | None, typer.Option(help="Take task, prompt and sampling from this recipe.")] = None,
-    task: Annotated[str | None, typer.Option(help="The task it was trained on.")] = None,
+    task: Annotated[
+        str | None,
+        typer.Option(help="The task it was trained on.", show_default="gsm8k, or arithmetic if the base is embedded"),
+    ] = None,
     data: Annotated[str | None, typer.Option(help="Local files in place of the hub.")] = None,
     seed: Annotated[int, typer.Option(help="Seed of its training; a row is all seeds of a label.")] = 0,
     sets: Sets = None,

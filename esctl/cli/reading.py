@@ -14,6 +14,9 @@ if TYPE_CHECKING:
 
 recipes_app = typer.Typer(no_args_is_help=True, help="List, show and copy the recipes that ship.")
 app.add_typer(recipes_app, name="recipes")
+RecipeName = Annotated[
+    str, typer.Argument(metavar="NAME", help="One of those that `esctl recipes ls` lists.", show_default=False)
+]
 
 
 @app.command()
@@ -34,7 +37,9 @@ def compare(
         str | None, typer.Option("--references", help="Add published rows: a set's name, or all.")
     ] = None,
     plot: Annotated[Path | None, typer.Option(metavar="DIR", help="Draw the pictures there, PNG and SVG.")] = None,
-    force: Annotated[bool, typer.Option("--force", help="Print also what is not comparable, under a banner.")] = False,
+    force: Annotated[
+        bool, typer.Option("--force", metavar="", help="Print also what is not comparable, under a banner.")
+    ] = False,
 ) -> None:
     """One row per method, seeds together: scores with intervals beside what they cost; every pair tested."""
     from esctl import tables
@@ -91,7 +96,10 @@ def show(
     generation: Annotated[
         int | None, typer.Option(help="Rollouts of this generation, counted from 0.", show_default="the last")
     ] = None,
-    wrong: Annotated[bool, typer.Option("--wrong", help="Only rollouts with a wrong answer.")] = False,
+    wrong: Annotated[
+        bool,
+        typer.Option("--wrong", metavar="", help="Only rollouts without the right answer in the asked-for format."),
+    ] = False,
     n: Annotated[int, typer.Option("-n", min=0, help="How many rollouts.")] = 3,
 ) -> None:
     """What a run did, with rollouts to read."""
@@ -135,15 +143,15 @@ def recipes_ls() -> None:
 
 
 @recipes_app.command("show")
-def recipes_show(name: Annotated[str, typer.Argument(show_default=False)]) -> None:
+def recipes_show(name: RecipeName) -> None:
     """The text of a recipe."""
     out(_shipped(name).read_text().rstrip("\n"))
 
 
 @recipes_app.command("copy")
 def recipes_copy(
-    name: Annotated[str, typer.Argument(show_default=False)],
-    target: Annotated[Path, typer.Argument(metavar="FILE", show_default=False)],
+    name: RecipeName,
+    target: Annotated[Path, typer.Argument(metavar="FILE", help="The new recipe file.", show_default=False)],
 ) -> None:
     """Copy a recipe to edit it."""
     text = _shipped(name).read_text()
