@@ -24,6 +24,7 @@ class TrainingDisplay:
         self.console, self.label = console, label
         self._bar = _live_bar(console)
         self._task = self._bar.add_task(label, total=None, state="loading the model")
+        self._numbers = ""
 
     def __enter__(self) -> Self:
         self._bar.start()
@@ -32,6 +33,8 @@ class TrainingDisplay:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        if self._numbers:
+            self._bar.update(self._task, state=self._numbers)  # nothing is left of a run that is over
         self._bar.stop()
 
     def __call__(self, event: Event) -> None:
@@ -47,8 +50,10 @@ class TrainingDisplay:
                 self.console.print(f"{self.label}  note: {text}", style="yellow", highlight=False, soft_wrap=True)
 
     def _generation(self, event: GenerationDone) -> None:
-        done, state = int(event.metrics["generation"]), generation_line(event)
-        self._bar.update(self._task, total=event.generations, completed=done, state=state)
+        self._numbers = generation_line(event)
+        done = int(event.metrics["generation"])
+        state = f"{duration(event.seconds_left)} left  {self._numbers}"
+        self._bar.update(self._task, total=event.generations, completed=done, state=state, refresh=True)
         if not self.console.is_terminal:
             line = f"{self.label}  generation {done}/{event.generations}  {state}"
             self.console.print(line, highlight=False, soft_wrap=True)
@@ -100,10 +105,10 @@ def _live_bar(console: Console, transient: bool = False) -> Progress:
 
 
 def generation_line(event: GenerationDone) -> str:
-    """Time left, reward with its spread, accuracies and format side by side, and the pace."""
+    """Reward with its spread, accuracies and format side by side, and the pace."""
     m = event.metrics
     return (
-        f"{duration(event.seconds_left)} left  reward {m['reward/mean']:.3f} ± {m['reward/sd']:.3f}"
+        f"reward {m['reward/mean']:.3f} ± {m['reward/sd']:.3f}"
         f"  strict {m['accuracy/strict']:.3f}  flexible {m['accuracy/flexible']:.3f}"
         f"  format {m['format/rate']:.3f}  {event.tokens_per_second:,.0f} tok/s"
     )
