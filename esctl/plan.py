@@ -71,21 +71,26 @@ def center_text(recipe: Recipe, dim: int) -> str:
 
     Each rank of each engine keeps a whole center on the host.
     """
-    section, theta = recipe.engine, 4 * dim / GIB
+    section, theta = recipe.engine, 4 * dim
     held, engines = theta * (1 + (len(recipe.evolution.rounds) > 1)), section.replicas
     hosts = section.tensor_parallel * engines
-    on_host = f"{held * hosts:.2f} GiB in host memory"
-    on_device = f"{held * engines:.2f} GiB on GPUs and {theta * hosts:.2f} in host memory"
+    on_host = f"{_size(held * hosts)} in host memory"
+    on_device = f"{_size(held * engines)} on GPUs and {_size(theta * hosts)} in host memory"
     either = f"{on_host}; where GPUs have room, {on_device}"
     return {"host": on_host, "device": on_device, "auto": either}[section.center]
 
 
+def _size(size: float) -> str:
+    """Bytes as a person says them: also what a model of a million weights holds is more than 0.00."""
+    return f"{size / GIB:.2f} GiB" if size >= GIB / 10 else f"{size * 1024 / GIB:.1f} MiB"
+
+
 def _gradient_costs(recipe: Recipe, dim: int) -> dict[str, str]:
     """What only RL costs: gradients and copies, and the weights that draw its rollouts."""
-    states = planned_footprint(recipe, dim).states / GIB
+    states = _size(planned_footprint(recipe, dim).states)
     return {
         "rollouts drawn by": "a copy of the policy in vLLM" if copies_policy(recipe) else "the policy itself",
-        "memory": f"{states:.2f} GiB of weights, gradients, optimizer and copies, beside activations and KV cache",
+        "memory": f"{states} of weights, gradients, optimizer and copies, beside activations and KV cache",
     }
 
 

@@ -83,7 +83,7 @@ def test_a_plan_says_where_centers_will_lie():
         for place in ("host", "device", "auto")
     }
     assert said["host"] == "2.00 GiB in host memory"
-    assert said["device"] == "2.00 GiB on GPUs and 1.00 in host memory"
+    assert said["device"] == "2.00 GiB on GPUs and 1.00 GiB in host memory"
     assert said["auto"] == f"{said['host']}; where GPUs have room, {said['device']}"
     ranks = load_recipe("arithmetic/es", {"engine.center": "host", "engine.tensor_parallel": 2})
     assert center_text(ranks, 2**28) == "2.00 GiB in host memory"
