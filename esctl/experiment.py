@@ -81,7 +81,9 @@ class Experiment:
         self.grader.check()
         available = len(self.split(split).problems)
         if self.recipe.prompts > available:
-            raise UsageError(f"prompts: {self.recipe.prompts} per generation, but {split} has {available} problems")
+            has = f"{split} has {available} problem{'s' * (available != 1)}"
+            advice = f"set prompts to {available} or fewer"
+            raise UsageError(f"prompts: {self.recipe.prompts} per generation, but {has}; {advice}")
         for name in filter(None, (self.recipe.eval.split if self.recipe.eval.every else None, self.recipe.eval.final)):
             self.split(name)
 

@@ -64,7 +64,7 @@ PLAIN = [
     (
         "train --method es --set prompts=100000",
         2,
-        "prompts: 100000 per generation, but train has 4096 problems",
+        "prompts: 100000 per generation, but train has 4096 problems; set prompts to 4096 or fewer",
     ),
     (
         "train --method es --set sampling.max_tokens=100000",
