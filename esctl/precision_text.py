@@ -25,7 +25,8 @@ def text(found: Realised) -> str:
 def warnings(found: Realised) -> list[str]:
     """One line for each class of which less than nine tenths of a direction is served."""
     ways_out = "raise method.sigma, or serve it with engine.dtype float32"
-    advice = {"candidate": f"scores say little of it; {ways_out}", "probe": "the probe leaves it where it was, nearly"}
+    probed = "the step is estimated beside the θ' that was asked for; engine.dtype float32 serves it"
+    advice = {"candidate": f"scores say little of it; {ways_out}", "probe": probed}
     kept = "the fp32 center keeps what one step does not show"
     return [
         f"warning: {name}: a {kind} realises {sums.cosine:.2f} of its direction; {advice.get(kind, kept)}"
