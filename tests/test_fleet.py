@@ -237,6 +237,12 @@ def test_ray_that_is_not_installed_is_one_line(monkeypatch: pytest.MonkeyPatch) 
         open_engine(replace(SPEC, replicas=2))
 
 
+def test_more_engines_than_this_machine_can_run_are_refused_before_ray_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ray.is_initialized", lambda: False)  # another test's fleet may be open
+    with pytest.raises(UsageError, match=r"^engine.replicas: 1000 engines, but this machine has \d+ cores and"):
+        open_engine(replace(SPEC, replicas=1000))
+
+
 @pytest.mark.slow
 def test_a_fleet_without_engines_stops_and_says_how_to_go_on(subject: Subject, monkeypatch) -> None:
     """The last test of this file: it uses the fleet up."""

@@ -8,7 +8,6 @@ import os
 import shutil
 import signal
 import tempfile
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -44,7 +43,7 @@ class Cluster:
         os.environ.update(ENVIRONMENT)
         self._folder: Path | None = None
         self._joined = os.environ.get("RAY_ADDRESS")
-        with _signals_kept():
+        with _sigterm_kept():
             self._own = self._connect(spec)
         self.gpus, self.threads = self._shares(spec)
 
@@ -70,7 +69,7 @@ class Cluster:
         if self._own:
             self._own = False
             family = _family(self._folder) if self._folder else []
-            with _signals_kept():
+            with _sigterm_kept():
                 ray.shutdown()
             for pid in family:  # on a busy machine Ray's own agents would outlive it by a minute
                 with suppress(ProcessLookupError):
@@ -84,6 +83,8 @@ class Cluster:
 
         if ray.is_initialized():
             return False
+        if not self._joined:
+            _refuse_crowd(spec)
         _be_silent()
         try:
             if self._joined:
@@ -101,9 +102,12 @@ class Cluster:
                 _node_ip_address="127.0.0.1",
                 _temp_dir=str(self._folder),
             )
-        except Exception as error:  # Ray raises this very class where a part of it does not start in time
+        except BaseException as error:
             self._own = True
             self.close()
+            if not isinstance(error, Exception):  # Ctrl-C, or SIGTERM that is taken as such
+                raise
+            # Ray raises this very class where a part of it does not start in time.
             where = f"the cluster at RAY_ADDRESS={self._joined}" if self._joined else "Ray on this machine"
             raise EngineError(
                 f"{where} does not answer ({(str(error) or type(error).__name__).splitlines()[0]}); check `ray status`"
@@ -129,6 +133,18 @@ class Cluster:
     def _passed_on(self) -> dict[str, dict[str, str]]:
         names = [name for name in PASSED_ON if name in os.environ] if self._joined else []
         return {"env_vars": {name: os.environ[name] for name in names}} if names else {}
+
+
+def _refuse_crowd(spec: EngineSpec) -> None:
+    """Refuse more engines than this machine has cores or GPUs: Ray would start a process for each before it counts."""
+    import torch
+
+    cores, devices = _cores(), torch.cuda.device_count()
+    if spec.replicas > max(cores, devices):
+        raise UsageError(
+            f"engine.replicas: {spec.replicas} engines, but this machine has {cores} cores and {devices} GPUs;"
+            " lower engine.replicas, or name a cluster in RAY_ADDRESS"
+        )
 
 
 def _threads(spec: EngineSpec, cores: int) -> int:
@@ -170,11 +186,13 @@ def _read(path: Path) -> bytes:
 
 
 @contextmanager
-def _signals_kept() -> Iterator[None]:
-    """Put the handler of SIGTERM back, which Ray replaces by one of its own."""
-    before = signal.getsignal(signal.SIGTERM)
+def _sigterm_kept() -> Iterator[None]:
+    """Keep the handler of SIGTERM, which Ray would replace by one of its own, that ends the process without a word."""
+    from ray._private import utils
+
+    theirs = utils.set_sigterm_handler
+    utils.set_sigterm_handler = lambda handler: None
     try:
         yield
     finally:
-        if threading.current_thread() is threading.main_thread():
-            signal.signal(signal.SIGTERM, before)
+        utils.set_sigterm_handler = theirs
