@@ -1,6 +1,7 @@
 """The laws of the fp32 center: canonical names, exact moves, and files that give back what was written."""
 
 import json
+import os
 import shutil
 from pathlib import Path
 
@@ -281,6 +282,14 @@ def test_a_model_that_cannot_be_trained_is_refused_in_one_line(tiny_qwen2, tmp_p
         Center.load(copy)
     assert "\n" not in str(error.value)
     assert str(copy) in str(error.value)
+
+
+@pytest.mark.parametrize("size", [0, 4, 100_000])
+def test_a_model_file_that_is_cut_off_is_refused_in_one_line(tiny_qwen2, tmp_path, size):
+    copy = copy_with(tiny_qwen2, tmp_path / "model")
+    os.truncate(copy / "model.safetensors", size)
+    with pytest.raises(EngineError, match=r"cannot be loaded as a causal language model: [^\n]+$"):
+        Center.load(copy)
 
 
 def test_a_missing_model_is_refused_in_one_line(tmp_path):

@@ -9,7 +9,7 @@ import math
 import os
 import shutil
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -178,14 +178,15 @@ class Center:
         origin = model_folder(source)
         partial = path.with_name(f".{path.name}.partial")
         shutil.rmtree(partial, ignore_errors=True)
-        partial.mkdir(parents=True)
-        for pattern in COMPANIONS:
-            for file in filter(Path.is_file, origin.glob(pattern)):
-                shutil.copyfile(file, partial / file.name)
         config = json.loads((origin / "config.json").read_text("utf-8"))
         config.pop("torch_dtype", None)  # the older name of the same key
-        (partial / "config.json").write_text(json.dumps(config | {"dtype": dtype}, indent=2) + "\n", "utf-8")
-        self._write_safetensors(partial / "model.safetensors", dtype)
+        with _writing(path, partial):
+            partial.mkdir(parents=True)
+            for pattern in COMPANIONS:
+                for file in filter(Path.is_file, origin.glob(pattern)):
+                    shutil.copyfile(file, partial / file.name)
+            (partial / "config.json").write_text(json.dumps(config | {"dtype": dtype}, indent=2) + "\n", "utf-8")
+            self._write_safetensors(partial / "model.safetensors", dtype)
         if path.exists():
             shutil.rmtree(path)
         os.replace(partial, path)
@@ -193,10 +194,11 @@ class Center:
     def save_center(self, path: Path) -> None:
         """Write θ as one fp32 safetensors file, atomically: the file at `path` is the old one or the new one."""
         partial = path.with_name(f".{path.name}.partial")
-        self._write_safetensors(partial, "float32")
-        faults.reach("mid-checkpoint")
-        os.replace(partial, path)
-        _sync(path.parent)
+        with _writing(path, partial):
+            self._write_safetensors(partial, "float32")
+            faults.reach("mid-checkpoint")
+            os.replace(partial, path)
+            _sync(path.parent)
 
     def load_center(self, path: Path) -> None:
         """Replace θ by a file that `save_center` wrote; raises EngineError, θ unchanged, if it holds another model."""
@@ -291,6 +293,7 @@ def canonical_shapes(config: "PretrainedConfig") -> Shapes:
 def load_module(folder: Path, config: "PretrainedConfig") -> "PreTrainedModel":
     """The Transformers module in fp32, after a look at whether it is whole."""
     import torch
+    from safetensors import SafetensorError
     from transformers import AutoModelForCausalLM
 
     try:
@@ -298,7 +301,7 @@ def load_module(folder: Path, config: "PretrainedConfig") -> "PreTrainedModel":
             module, report = AutoModelForCausalLM.from_pretrained(
                 folder, config=config, dtype=torch.float32, output_loading_info=True
             )
-    except (OSError, ValueError, RuntimeError) as error:
+    except (OSError, ValueError, RuntimeError, SafetensorError) as error:
         raise EngineError(f"model {folder} cannot be loaded as a causal language model: {_first_line(error)}") from None
     wrong = sorted(map(str, report["missing_keys"] | report["mismatched_keys"]))
     if wrong:
@@ -336,6 +339,20 @@ def _check_supported(folder: Path, config: Mapping[str, object]) -> None:
     for key, reason in UNSUPPORTED.items():
         if config.get(key):
             raise EngineError(f"model {folder} cannot be trained, because {reason} ({key}): use a dense text model")
+
+
+@contextmanager
+def _writing(path: Path, partial: Path) -> Iterator[None]:
+    """Say what a full or read-only disk refused, and leave no half of it; what was at `path` before stays."""
+    try:
+        yield
+    except OSError as error:
+        shutil.rmtree(partial, ignore_errors=True)
+        with suppress(OSError):  # a read-only disk refuses this too
+            partial.unlink(missing_ok=True)
+        raise EngineError(
+            f"{path}: cannot be written ({error.strerror}); make room or give write access, then go on where it stopped"
+        ) from None
 
 
 def _sync(folder: Path) -> None:
