@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -66,16 +66,13 @@ def _train(
 
 def _guarded(run: RunDir, training: Training | Recorder) -> RunRecord:
     """Leave the record saying how the session ended."""
-    status = "failed"
     try:
         return training.finish()
-    except KeyboardInterrupt:
-        status = "interrupted"
+    except BaseException as error:
+        status = "interrupted" if isinstance(error, KeyboardInterrupt) else "failed"
+        with suppress(RunError):  # a full disk refuses this too, and what failed first is what to tell
+            run.write_record(replace(run.read_record(), status=status))
         raise
-    finally:
-        record = run.read_record()
-        if record.status == "running":
-            run.write_record(replace(record, status=status))
 
 
 def read_recipe(run: RunDir) -> Recipe:

@@ -177,10 +177,11 @@ class Training:
             self.report(Notice(text))
 
     def _rewrite_metrics(self) -> None:
-        """A kill can leave scores without their metrics; the metrics follow from the scores."""
+        """A kill can leave scores without their metrics, and uncounted in the record; both follow from the scores."""
         self.totals, self.metrics = all_metrics(self.scores, self.moves, self.engine.dim)
         self.run.metrics.unlink(missing_ok=True)
         append_lines(self.run.metrics, self.metrics)
+        self.book.write(replace(self.book.record, generation=self.state.generation, train=self.totals.spent))
 
     def _evaluate_if_due(self) -> None:
         step = self.state.generation

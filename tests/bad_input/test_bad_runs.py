@@ -1,6 +1,8 @@
 """What a run refuses that does not fit what is asked of it, and that its history is kept."""
 
+import resource
 import shutil
+import signal
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,6 +12,8 @@ from refusing import SMALL, files_below
 
 from esctl.assets import tiny_model_path
 from esctl.engines.center import Center
+from esctl.errors import EngineError
+from esctl.records import Cost
 from esctl.rundir import RunDir
 
 
@@ -149,3 +153,34 @@ def test_a_locked_run_is_refused(trained, tmp_path, capsys):
     with RunDir(tmp_path / "run").lock():
         assert esctl(f"train --resume --run {tmp_path}/run --generations 3") == 1
     assert capsys.readouterr().err.endswith("/run: another process is using this run; wait for it or stop it\n")
+
+
+@pytest.mark.slow
+def test_a_generation_that_a_full_disk_kept_out_of_the_record_is_in_it_after_resume(trained, tmp_path):
+    run = RunDir(tmp_path / "run")
+    shutil.copytree(trained, run.path)
+    whole = run.read_record()
+    run.write_record(replace(whole, status="failed", generation=1, train=Cost(), kept_generation=None))
+    _no_weights(run.path)
+    assert esctl(f"train --resume --run {run.path}") == 0
+    found = run.read_record()
+    assert (found.generation, found.kept_generation, found.train) == (2, 2, whole.train)
+
+
+@pytest.mark.parametrize("what", ["save", "save_center"])
+def test_weights_that_a_disk_refuses_are_one_line_and_leave_no_half(what, tmp_path):
+    center = Center.load(tiny_model_path())
+    write = {
+        "save": lambda: center.save(tmp_path / "out", "float32", tiny_model_path()),
+        "save_center": lambda: center.save_center(tmp_path / "out"),
+    }[what]
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    ignored = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)  # so that a limit is an error as a full disk's is
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, before[1]))
+    try:
+        with pytest.raises(EngineError, match=r"/out: cannot be written \(File too large\); make room"):
+            write()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        signal.signal(signal.SIGXFSZ, ignored)
+    assert list(tmp_path.iterdir()) == []
