@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from esctl.moves import hash64
 from esctl.records import Mode
 
-ROLLOUTS = 1024  # per chunk at most: twice what vLLM decodes at once, and what an interrupted evaluation may lose
+ROLLOUTS = 4096  # per chunk at most: four times what vLLM decodes at once, and what an interrupted evaluation may lose
 WEIGHT = "weight"  # a mode's kind
 TOKENS = Mode()
 

@@ -33,9 +33,9 @@ if TYPE_CHECKING:
 
 GIB = 1 << 30
 GPU_SHARE = 0.9  # of a GPU's memory for weights, activations and KV cache together; vLLM's own number
-MAX_SEQUENCES = 512  # decoded at once; more are queued
+MAX_SEQUENCES = 1024  # decoded at once; more are queued
 # The default KV budget on a CPU: this many sequences of this length, within limits; on a GPU vLLM takes what is free.
-KV_SEQUENCES, KV_LENGTH, KV_MOST = MAX_SEQUENCES, 1024, 2 * GIB
+KV_SEQUENCES, KV_LENGTH, KV_MOST = 512, 1024, 2 * GIB
 KV_BLOCK = 128  # tokens: vLLM's cache on a CPU grows by whole blocks
 ENVIRONMENT: Final = {  # read by vLLM when it is imported or started
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # the engine lives in this process
@@ -185,6 +185,7 @@ class VLLMEngine:
             stop_token_ids=[] if sampling.ignore_eos else sorted(self._checkpoint.stop_ids),
             ignore_eos=sampling.ignore_eos,
             detokenize=False,  # `Checkpoint.completions` reads tokens, for every engine alike
+            skip_clone=True,  # each request has its own: vLLM need not copy it deeply
         )
 
 
@@ -199,6 +200,7 @@ def _start(
     with process_kept(), ExitStack() as started, warnings.catch_warnings():
         for category in (FutureWarning, DeprecationWarning):  # of vLLM's and torch's modules, for their authors
             warnings.simplefilter("ignore", category)
+        _import_vllm()
         from vllm import LLM
 
         logging.getLogger("vllm").setLevel(logging.CRITICAL)  # what fails in this process is raised
@@ -226,6 +228,16 @@ def _start(
             )
         except (ValueError, RuntimeError, OSError, NotImplementedError) as error:
             raise _refused(checkpoint, error) from error
+
+
+def _import_vllm() -> None:
+    """Import vLLM: garbage is collected neither meanwhile nor, when vLLM calls for it, among what was imported."""
+    gc.disable()
+    try:
+        import vllm  # noqa: F401
+    finally:
+        gc.enable()
+    gc.freeze()
 
 
 def _check_ranks(spec: EngineSpec) -> None:
