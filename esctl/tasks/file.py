@@ -66,7 +66,9 @@ class FileTask:
             refuse_shared(whole, self._read(VALIDATION))
         chosen = tuple(p for p in whole if split in (ALL, self._share(p, split)))
         if not chosen:
-            raise TaskError(f"task.data: {self._data}: too few rows to carve {split} from; give more, or a folder of splits")
+            raise TaskError(
+                f"task.data: {self._data}: too few rows to carve {split} from; give more, or a folder of splits"
+            )
         return chosen
 
     def grade(self, problems: Sequence[Problem], texts: Sequence[str]) -> list[Grade]:
