@@ -8,6 +8,7 @@ import os
 import shutil
 import signal
 import tempfile
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -83,8 +84,6 @@ class Cluster:
 
         if ray.is_initialized():
             return False
-        if not self._joined:
-            _refuse_crowd(spec)
         _be_silent()
         try:
             if self._joined:
@@ -135,18 +134,6 @@ class Cluster:
         return {"env_vars": {name: os.environ[name] for name in names}} if names else {}
 
 
-def _refuse_crowd(spec: EngineSpec) -> None:
-    """Refuse more engines than this machine has cores or GPUs: Ray would start a process for each before it counts."""
-    import torch
-
-    cores, devices = _cores(), torch.cuda.device_count()
-    if spec.replicas > max(cores, devices):
-        raise UsageError(
-            f"engine.replicas: {spec.replicas} engines, but this machine has {cores} cores and {devices} GPUs;"
-            " lower engine.replicas, or name a cluster in RAY_ADDRESS"
-        )
-
-
 def _threads(spec: EngineSpec, cores: int) -> int:
     """Threads of one engine: as asked, else as OMP_NUM_THREADS says, else an equal share of the cores."""
     said, _, _ = os.environ.get("OMP_NUM_THREADS", "").partition(",")  # OpenMP reads a list, one number per level
@@ -187,12 +174,14 @@ def _read(path: Path) -> bytes:
 
 @contextmanager
 def _sigterm_kept() -> Iterator[None]:
-    """Keep the handler of SIGTERM, which Ray would replace by one of its own, that ends the process without a word."""
+    """Keep the handler of SIGTERM: Ray sets one that ends the process without a word, and its core another."""
     from ray._private import utils
 
-    theirs = utils.set_sigterm_handler
-    utils.set_sigterm_handler = lambda handler: None
+    before, theirs = signal.getsignal(signal.SIGTERM), utils.set_sigterm_handler
+    utils.set_sigterm_handler = lambda handler: None  # also while Ray starts
     try:
         yield
     finally:
         utils.set_sigterm_handler = theirs
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, before)
