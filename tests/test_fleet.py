@@ -18,6 +18,7 @@ from oracle import GREEDY, PROMPTS, SHORT, TARGETS, A, B, around
 from esctl import session
 from esctl.assets import tiny_model_path
 from esctl.engines import Engine, EngineSpec, cluster, open_engine
+from esctl.engines.crew import GO_ON
 from esctl.engines.fleet import COMPARED_EVERY, Fleet
 from esctl.errors import EngineError, UsageError
 from esctl.experiment import Experiment
@@ -182,9 +183,14 @@ def test_memory_is_that_of_all_engines(subject: Subject) -> None:
 
 
 @pytest.mark.slow
-def test_ctrl_c_and_sigterm_end_everything_within_seconds_and_the_run_can_be_resumed(tmp_path: Path) -> None:
+def test_ctrl_c_sigterm_and_a_dead_ray_end_everything_within_seconds_and_the_run_can_be_resumed(tmp_path: Path) -> None:
     run, recorded = tmp_path / "run", 0
-    for strike, number in ((os.killpg, signal.SIGINT), (os.kill, signal.SIGTERM)):  # a terminal tells the whole group
+    interrupted = f"go on with: esctl train --resume --run {run}"
+    for strike, number, says in (
+        (os.killpg, signal.SIGINT, interrupted),  # a terminal tells the whole group
+        (os.kill, signal.SIGTERM, interrupted),
+        (kill_raylet, signal.SIGKILL, "Ray on this machine died (killed, or out of memory); " + GO_ON),
+    ):
         process = start(run)
         while count(run) == recorded and process.poll() is None:
             time.sleep(0.05)
@@ -192,7 +198,7 @@ def test_ctrl_c_and_sigterm_end_everything_within_seconds_and_the_run_can_be_res
         assert any(child.name().startswith("ray::Replica") for child in family)
         strike(process.pid, number)
         _, errors = process.communicate(timeout=60)
-        assert errors.splitlines()[-1].endswith(f"go on with: esctl train --resume --run {run}")
+        assert errors.splitlines()[-1].endswith(says)
         assert process.returncode == 1
         assert not psutil.wait_procs(family, timeout=20)[1]
         recorded = count(run)
@@ -212,6 +218,12 @@ def start(run: Path) -> "subprocess.Popen[str]":
         start_new_session=True,
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler) and None,
     )
+
+
+def kill_raylet(driver: int, number: int) -> None:
+    """Strike the process of Ray that starts all others on a machine."""
+    (raylet,) = [child for child in psutil.Process(driver).children() if child.name() == "raylet"]
+    raylet.send_signal(number)
 
 
 def count(run: Path) -> int:

@@ -46,6 +46,7 @@ class Cluster:
         self._joined = os.environ.get("RAY_ADDRESS")
         with _sigterm_kept():
             self._own = self._connect(spec)
+        self._pillars = len(_pillars(self._folder)) if self._folder else 0
         self.gpus, self.threads = self._shares(spec)
 
     def start(self) -> "ActorHandle[Replica]":
@@ -62,6 +63,10 @@ class Cluster:
         import ray
 
         ray.kill(replica)
+
+    def lost(self) -> bool:
+        """Whether the Ray that was started here has lost a process that it cannot do without; Linux only."""
+        return self._folder is not None and len(_pillars(self._folder)) < self._pillars
 
     def close(self) -> None:
         """End every process that was started here; twice is harmless."""
@@ -84,6 +89,8 @@ class Cluster:
 
         if ray.is_initialized():
             return False
+        if not self._joined:
+            _refuse_crowd(spec)
         _be_silent()
         try:
             if self._joined:
@@ -134,6 +141,18 @@ class Cluster:
         return {"env_vars": {name: os.environ[name] for name in names}} if names else {}
 
 
+def _refuse_crowd(spec: EngineSpec) -> None:
+    """Refuse more engines than this machine has cores or GPUs: Ray would start a process for each before it counts."""
+    import torch
+
+    cores, devices = _cores(), torch.cuda.device_count()
+    if spec.replicas > max(cores, devices):
+        raise UsageError(
+            f"engine.replicas: {spec.replicas} engines, but this machine has {cores} cores and {devices} GPUs;"
+            " lower engine.replicas, or name a cluster in RAY_ADDRESS"
+        )
+
+
 def _threads(spec: EngineSpec, cores: int) -> int:
     """Threads of one engine: as asked, else as OMP_NUM_THREADS says, else an equal share of the cores."""
     said, _, _ = os.environ.get("OMP_NUM_THREADS", "").partition(",")  # OpenMP reads a list, one number per level
@@ -152,9 +171,19 @@ def _be_silent() -> None:
     worker.print_to_stdstream = lambda data, ignore_prefix: None
 
 
+def _pillars(folder: Path) -> list[int]:
+    """The processes that the Ray in `folder` stands on, as far as they live: those that died say no command line."""
+    lines = {pid: _read(Path(f"/proc/{pid}/cmdline")) for pid in _own(folder)}
+    return [pid for pid, line in lines.items() if line.split(b"\0")[0].endswith((b"/raylet", b"/gcs_server"))]
+
+
+def _own(folder: Path) -> list[int]:
+    return [pid for pid in _children("self") if str(folder).encode() in _read(Path(f"/proc/{pid}/cmdline"))]
+
+
 def _family(folder: Path) -> list[int]:
     """The processes of the Ray that keeps its files in `folder`, and those that they started; Linux only."""
-    own = [pid for pid in _children("self") if str(folder).encode() in _read(Path(f"/proc/{pid}/cmdline"))]
+    own = _own(folder)
     for pid in own:  # grows as it goes
         own += _children(pid)
     return own

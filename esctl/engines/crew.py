@@ -4,6 +4,7 @@ Leaves processes and machines to `cluster`, and what to ask to `fleet`. A job is
 to the engine's process, with the moves that the engine has not seen yet, and its result back.
 """
 
+import time
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
 MOST_DEATHS = 3  # of one engine in a row, without a candidate done in between; with the next it is left out
 MOST_RELOADS = 3  # rounds of comparing and loading again, until all engines agree
+LOOKED_EVERY = 2.0  # seconds of waiting, whether Ray itself lives
 STARTING_SECONDS = 1800  # that no engine at all comes to life before the fleet gives up
 GO_ON = "nothing recorded is lost, and --resume goes on"
 
@@ -209,8 +211,13 @@ class Crew:
 
         opening = {seat.opening: seat for seat in self._seats if seat.opened is None}
         refs = [*answers, *opening]
-        if not ray.wait(refs, timeout=None if answers else STARTING_SECONDS)[0]:
-            raise EngineError(f"no engine was ready within {STARTING_SECONDS} s; {GO_ON}")
+        begun, found = time.monotonic(), False
+        while not found:
+            if self._cluster.lost():
+                raise EngineError(f"Ray on this machine died (killed, or out of memory); {GO_ON}")
+            if not answers and time.monotonic() - begun > STARTING_SECONDS:
+                raise EngineError(f"no engine was ready within {STARTING_SECONDS} s; {GO_ON}")
+            found = bool(ray.wait(refs, timeout=LOOKED_EVERY)[0])
         ready, _ = ray.wait(refs, num_returns=len(refs), timeout=0)
         for ref in ready:
             if ref in opening:
