@@ -136,6 +136,9 @@ def test_a_rank_that_dies_in_a_rollout_ends_it_within_seconds_in_one_line(pair: 
     held = pair.held()
     assert held.host > held_here().host + sum(v for k, v in pair.tensor_bytes().items() if k != "kv")
     victim = multiprocessing.active_children()[0]
+    shared = shared_memory(psutil.Process(victim.pid))
+    assert len(shared) == RANKS
+    assert all(path.exists() for path in shared)
     began = time.monotonic()
     threading.Timer(0.5, victim.kill).start()
     with pytest.raises(EngineError, match=r"^a process of vLLM's ranks died .*--resume goes on$"):
@@ -143,13 +146,15 @@ def test_a_rank_that_dies_in_a_rollout_ends_it_within_seconds_in_one_line(pair: 
     assert time.monotonic() - began < 20
     with pytest.raises(EngineError, match="died"):
         pair.checksum()
+    pair.close()
+    assert not any(path.exists() for path in shared)
 
 
 @pytest.mark.slow
 def test_ctrl_c_while_ranks_start_ends_all_within_seconds_and_leaves_nothing(tmp_path: Path) -> None:
     if not engines.vllm_installed():
         pytest.skip("vLLM is not installed")
-    before, errors = traces(), tmp_path / "errors"
+    errors = tmp_path / "errors"
     line = [sys.executable, "-m", "esctl", "train", "--recipe", "arithmetic/es", "--run", str(tmp_path / "run")]
     line += ["--set", "engine.kind=vllm", "--set", f"engine.tensor_parallel={RANKS}"]
     with errors.open("w") as stderr:
@@ -165,18 +170,21 @@ def test_ctrl_c_while_ranks_start_ends_all_within_seconds_and_leaves_nothing(tmp
             assert process.poll() is None, errors.read_text()
             time.sleep(0.05)
         time.sleep(1)
+        started = [child for child in family if "--multiprocessing-fork" in child.cmdline()]
+        [folder] = {Path(rank.environ()["VLLM_RPC_BASE_PATH"]) for rank in started}
+        assert folder.is_dir()
         os.killpg(process.pid, signal.SIGINT)  # as a terminal does
         process.wait(20)
     said = errors.read_text()
     assert said.splitlines()[0] == "esctl: interrupted before anything was recorded; the same command starts again"
     assert "Traceback" not in said
     assert not psutil.wait_procs(family, timeout=20)[1]
-    assert traces() <= before
+    assert not folder.exists()
 
 
-def traces() -> set[Path]:
-    """What ranks have outside of their memory."""
-    return {*Path("/dev/shm").glob("vllm_dist_*"), *Path("/tmp").glob("esctl-*"), *Path("/tmp").glob("vllm_dist_*")}
+def shared_memory(process: psutil.Process) -> set[Path]:
+    """What a rank shares with the others."""
+    return {Path(m.path) for m in process.memory_maps() if m.path.startswith("/dev/shm/vllm_dist_")}
 
 
 class Answers:
