@@ -58,6 +58,7 @@ class VLLMEngine:
         try:
             with random_states_kept(), stdout_kept():
                 llm = _start(spec, self._checkpoint, self._dtype, threads, processes)
+                logging.getLogger("vllm").setLevel(logging.CRITICAL)  # what fails in this process from now on is raised
                 self._ranks = Ranks(llm, spec.tensor_parallel, processes)
                 self.dim = self._attach(spec)
         except BaseException:  # Ctrl-C among them
@@ -203,7 +204,6 @@ def _start(
         _import_vllm()
         from vllm import LLM
 
-        logging.getLogger("vllm").setLevel(logging.CRITICAL)  # what fails in this process is raised
         os.environ.update(_environment_of_ranks(spec.tensor_parallel, threads))
         if spec.tensor_parallel > 1:
             started.enter_context(processes.starting())
