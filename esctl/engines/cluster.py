@@ -46,8 +46,12 @@ class Cluster:
         self._joined = os.environ.get("RAY_ADDRESS")
         with _sigterm_kept():
             self._own = self._connect(spec)
-        self._pillars = len(_pillars(self._folder)) if self._folder else 0
-        self.gpus, self.threads = self._shares(spec)
+        try:
+            self._pillars = _pillars(self._folder) if self._folder else list[int]()
+            self.gpus, self.threads = self._shares(spec)
+        except BaseException:
+            self.close()
+            raise
 
     def start(self) -> "ActorHandle[Replica]":
         """A process for one engine. It comes to life in its own time, once there is room for it."""
@@ -66,7 +70,7 @@ class Cluster:
 
     def lost(self) -> bool:
         """Whether the Ray that was started here has lost a process that it cannot do without; Linux only."""
-        return self._folder is not None and len(_pillars(self._folder)) < self._pillars
+        return any(not _read(Path(f"/proc/{pid}/cmdline")) for pid in self._pillars)  # the dead say none
 
     def close(self) -> None:
         """End every process that was started here; twice is harmless."""
@@ -75,11 +79,13 @@ class Cluster:
         if self._own:
             self._own = False
             family = _family(self._folder) if self._folder else []
-            with _sigterm_kept():
-                ray.shutdown()
-            for pid in family:  # on a busy machine Ray's own agents would outlive it by a minute
-                with suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
+            try:
+                with _sigterm_kept():
+                    ray.shutdown()
+            finally:  # on a busy machine Ray's own agents would outlive it by a minute
+                for pid in family:
+                    with suppress(ProcessLookupError):
+                        os.kill(pid, signal.SIGKILL)
         if self._folder is not None:
             shutil.rmtree(self._folder, ignore_errors=True)
 
@@ -128,7 +134,6 @@ class Cluster:
         cores, devices = int(there.get("CPU", 0)), int(there.get("GPU", 0))
         gpus, threads = (spec.tensor_parallel if devices else 0), _threads(spec, cores)
         if gpus * spec.replicas > devices or threads * spec.replicas > cores:
-            self.close()
             raise UsageError(
                 f"engine.replicas: {spec.replicas} engines of {threads} threads"
                 f"{f' and {gpus} GPUs' if gpus else ''} each, but there are {cores} cores and {devices} GPUs;"
@@ -172,12 +177,13 @@ def _be_silent() -> None:
 
 
 def _pillars(folder: Path) -> list[int]:
-    """The processes that the Ray in `folder` stands on, as far as they live: those that died say no command line."""
+    """The processes that the Ray in `folder` cannot do without."""
     lines = {pid: _read(Path(f"/proc/{pid}/cmdline")) for pid in _own(folder)}
     return [pid for pid, line in lines.items() if line.split(b"\0")[0].endswith((b"/raylet", b"/gcs_server"))]
 
 
 def _own(folder: Path) -> list[int]:
+    """The children of this process that were told of `folder`; one that dies meanwhile may hide another."""
     return [pid for pid in _children("self") if str(folder).encode() in _read(Path(f"/proc/{pid}/cmdline"))]
 
 

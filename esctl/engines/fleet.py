@@ -110,8 +110,10 @@ class Fleet:
     def close(self) -> None:
         """See `Engine.close`; processes end at once, whatever they do."""
         if self._cluster is not None:
-            self._crew.close()
-            self._cluster.close()
+            try:
+                self._crew.close()
+            finally:  # also where Ctrl-C or a dead Ray ends that early
+                self._cluster.close()
             self._cluster = None
 
     def _write(self, path: Path, write: Job[None]) -> None:
