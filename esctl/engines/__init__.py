@@ -44,7 +44,7 @@ class EngineSpec:
     kind: str = "auto"  # auto | vllm | transformers
     threads: int | None = None  # None: what OMP_NUM_THREADS says, else every core
     dtype: str = "auto"  # serving dtype: auto | float32 | bfloat16 | float16
-    kv_memory: float | None = None  # GiB for the KV cache; None: for one full batch, up to 2 GiB on a CPU
+    kv_memory: float | None = None  # GiB for the KV cache; None: up to 2 GiB on a CPU, what is free on a GPU
     max_model_len: int | None = None  # prompt plus new tokens; None: what the model's config says
     probes: bool = False  # allocate the second fp32 buffer that two-round methods stage θ' in
     replicas: int = 1  # engines side by side, each whole, that share the candidates of a round

@@ -64,7 +64,7 @@ class VLLMEngine:
         except BaseException:  # Ctrl-C among them
             self.close()
             processes.end()
-            gc.unfreeze()  # vLLM freezes what there is as it starts
+            gc.unfreeze()  # `_import_vllm` froze what there was, and vLLM does as it starts
             raise
         # While requests come and go the collector would walk vLLM's million objects over and over: a quarter of a small
         # model's time.
@@ -290,9 +290,9 @@ def _refused(checkpoint: Checkpoint, error: Exception) -> EngineError:
 
 
 def _kv_bytes(spec: EngineSpec, checkpoint: Checkpoint, dtype: torch.dtype) -> int | None:
-    """A rank's share of what was asked for; else on a CPU of a budget for one full batch.
+    """A rank's share of what was asked for, else of a CPU's budget for `KV_SEQUENCES`; None: all that is free on a GPU.
 
-    The latter holds one longest sequence in any case, also where ranks hold the same head.
+    The budget holds one longest sequence in any case, also where ranks hold the same head.
     """
     ranks = spec.tensor_parallel
     if spec.kv_memory is not None:
