@@ -3,6 +3,8 @@
 Only `cli` prints these and turns them into exit codes: 2 for a mistake in what was asked, 1 for a failure on the way.
 """
 
+GO_ON = "nothing recorded is lost, and --resume goes on"  # the next step after a failure on the way
+
 
 class EsctlError(Exception):
     """A known failure; its text is the whole message a user sees. Exit code 1."""

@@ -18,9 +18,8 @@ from oracle import GREEDY, PROMPTS, SHORT, TARGETS, A, B, around
 from esctl import session
 from esctl.assets import tiny_model_path
 from esctl.engines import Engine, EngineSpec, cluster, open_engine
-from esctl.engines.crew import GO_ON
 from esctl.engines.fleet import COMPARED_EVERY, Fleet
-from esctl.errors import EngineError, UsageError
+from esctl.errors import GO_ON, EngineError, UsageError
 from esctl.experiment import Experiment
 from esctl.moves import EMPTY
 from esctl.recipe import load_recipe

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 from esctl.engines import Engine, EngineSpec
 from esctl.engines.cluster import Cluster
 from esctl.engines.replica import Opened
-from esctl.errors import EngineError
+from esctl.errors import GO_ON, EngineError
 from esctl.moves import Move
 
 if TYPE_CHECKING:
@@ -25,9 +25,8 @@ if TYPE_CHECKING:
 
 MOST_DEATHS = 3  # of one engine in a row, without a candidate done in between; with the next it is left out
 MOST_RELOADS = 3  # rounds of comparing and loading again, until all engines agree
-LOOKED_EVERY = 2.0  # seconds of waiting, whether Ray itself lives
+LOOKED_EVERY = 2.0  # seconds, while waiting: does Ray itself live
 STARTING_SECONDS = 1800  # that no engine at all comes to life before the fleet gives up
-GO_ON = "nothing recorded is lost, and --resume goes on"
 
 T = TypeVar("T")
 Job = Callable[[Engine], T]

@@ -12,13 +12,11 @@ from typing import TYPE_CHECKING, TypeVar
 from esctl.engines import TokenIds
 from esctl.engines.peaks import Held
 from esctl.engines.vllm_processes import RankProcesses
-from esctl.errors import EngineError
+from esctl.errors import GO_ON, EngineError
 from esctl.moves import Move
 
 if TYPE_CHECKING:
     from vllm import LLM, RequestOutput, SamplingParams
-
-DIED = "a process of vLLM's ranks died (killed, or out of memory)"
 
 T = TypeVar("T")
 
@@ -118,7 +116,7 @@ class Ranks:
             if self._count == 1:
                 raise
             if self._processes.died:
-                self._broken = f"{DIED}; nothing recorded is lost, and --resume goes on"
+                self._broken = f"a process of vLLM's ranks died (killed, or out of memory); {GO_ON}"
                 raise EngineError(self._broken) from error
             reason, _, _ = str(error).removeprefix("Worker failed with error ").partition(", please check the stack")
             self._broken = "a rank of vLLM failed: " + reason.strip("'")
