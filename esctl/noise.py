@@ -266,8 +266,8 @@ def _task(
     _span(out[begin:end], center[begin:end], seeds, coefficients, tensor, element)
 
 
-# Two functions, and not one compiled twice: numba's cache knows a function by its name alone, so that whichever of the
-# two came first would be loaded for both.
+# Two functions, and not one compiled twice: numba's cache knows a function by its name and line, and not by how it is
+# compiled, so that whichever of the two came first would be loaded for both.
 
 
 @numba.njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]

@@ -48,6 +48,7 @@ class RankProcesses:
                 signal.pthread_sigmask(signal.SIG_SETMASK, before)
             return self._processes[-1]
 
+        # The environment is what children read; `caller.process_kept` puts it back.
         # A short path: names in it are 36 characters long, and the system allows a socket's 107.
         self._folder = Path(tempfile.mkdtemp(prefix="esctl-", dir="/tmp"))
         os.environ["VLLM_RPC_BASE_PATH"] = tempfile.tempdir = str(self._folder)
