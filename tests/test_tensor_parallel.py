@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 
 import psutil
@@ -210,6 +211,31 @@ def test_answers_of_ranks_become_one() -> None:
     assert ranks("a", "b").checksum() != ranks("b", "a").checksum()
     with pytest.raises(EngineError, match="hold different centers"):
         ranks("a", "b").call(str, "esctl_center_sha256")
+
+
+class Interrupted(Answers):
+    """A vLLM whose first call Ctrl-C interrupts; its answers are still to be read by the next."""
+
+    def __init__(self, answers: list[object]) -> None:
+        super().__init__(answers)
+        self.calls = 0
+
+    def collective_rpc(self, method: str, args: tuple[object, ...]) -> list[object]:
+        self.calls += 1
+        if self.calls == 1:
+            raise KeyboardInterrupt
+        return super().collective_rpc(method, args)
+
+
+@pytest.mark.parametrize(("count", "calls"), [(1, 2), (2, 1)])
+def test_ranks_in_other_processes_are_not_asked_after_ctrl_c_and_it_stays_ctrl_c(count: int, calls: int) -> None:
+    llm = Interrupted([True] * count)
+    asked = Ranks(llm, count, RankProcesses())
+    with pytest.raises(KeyboardInterrupt):
+        asked.finite()
+    with pytest.raises(KeyboardInterrupt) if count > 1 else nullcontext():
+        asked.finite()
+    assert llm.calls == calls
 
 
 def test_what_ranks_inherit_is_named_as_vllm_reads_it() -> None:

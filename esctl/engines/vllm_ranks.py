@@ -27,6 +27,7 @@ class Ranks:
     def __init__(self, llm: "LLM", count: int, processes: RankProcesses) -> None:
         self._llm, self._count, self._processes = llm, count, processes
         self._broken = ""  # why no rank can be asked any more
+        self._interrupted = False  # by Ctrl-C, while ranks in other processes were asked
 
     def each(self, kind: type[T], method: str, *values: str | bool | list[int] | list[float]) -> list[T]:
         """Call a method of the worker extension by name; every rank's result, of type `kind`, in their order."""
@@ -106,12 +107,17 @@ class Ranks:
     def _checked(self) -> Iterator[None]:
         """Say in one line what a rank in another process said, and ask none again.
 
-        After a failure vLLM leaves the other ranks' answers unread, so that the next call would get those.
+        After a failure or Ctrl-C vLLM leaves ranks' answers unread, so that the next call would get those.
         """
+        if self._interrupted:
+            raise KeyboardInterrupt  # still: who gives θ back after Ctrl-C must not hide it
         if self._broken:
             raise EngineError(self._broken)
         try:
             yield
+        except KeyboardInterrupt:
+            self._interrupted = self._count > 1
+            raise
         except RuntimeError as error:
             if self._count == 1:
                 raise
