@@ -11,7 +11,9 @@ from dataclasses import dataclass
 from esctl.moves import hash64
 from esctl.records import Mode
 
-ROLLOUTS = 4096  # per chunk at most: four times what vLLM decodes at once, and what an interrupted evaluation may lose
+# At most, of one chunk, which an interrupted evaluation may lose: vLLM is asked for several of its batches at once, but
+# a greedy evaluation still comes in parts.
+ROLLOUTS, PROBLEMS = 4096, 1024
 WEIGHT = "weight"  # a mode's kind
 TOKENS = Mode()
 
@@ -63,7 +65,7 @@ def chunks(n_problems: int, decoding: Decoding) -> Iterator[Chunk]:
     weight noise a sample is a model of its own: one chunk is all problems under it.
     """
     weight = decoding.mode.kind == WEIGHT
-    rows = n_problems if weight else min(n_problems, ROLLOUTS)
+    rows = n_problems if weight else min(n_problems, PROBLEMS)
     widest = 1 if weight else ROLLOUTS // rows
     for samples in _blocks(decoding.n, widest):
         for first in range(0, n_problems, rows):

@@ -137,6 +137,8 @@ class Crew:
         while True:
             answers: dict[Seat, T] = {}
             for seat, answer in [(seat, seat.ask(self._moves, job)) for seat in self.present]:
+                while not self._await([answer]):  # an engine was opened meanwhile
+                    pass
                 with suppress(_DiedError):
                     answers[seat] = self._take(seat, answer)
             if answers:
