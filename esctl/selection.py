@@ -328,6 +328,8 @@ def _choice_notes(
         kept, step = item.loaded.record.kept_generation, item.eval.step
         if request.at is None and kept not in (None, step):
             yield f"{item.name}: no such evaluation of generation {kept}, whose weights it keeps; {step} stands for it"
+        if request.at is not None and step == 0 and item.loaded.record.generation:
+            yield f"{item.name}: evaluated within {request.at:,} rollouts only before training; the row is its base"
         if len(found) > 1:
             yield f"{item.name}: {len(found)} evaluations fit; compared is {_short(item.eval)}"
         elsewhere = {e.step for e in item.loaded.evals if not is_greedy(e) and e.split == request.split} - {step}

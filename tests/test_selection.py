@@ -49,6 +49,8 @@ def test_at_equal_cost_each_run_gives_its_last_evaluation_within_the_limit(tmp_p
     ]  # fmt: skip
     assert found.rows[1].flops == 2 * 1000 * 5 * (640 + 1280)
     assert "at most 384 training rollouts" in terminal(found)
+    untrained = "evaluated within 100 rollouts only before training; the row is its base"
+    assert f"{run.path}: {untrained}" in compare([base, run], Wanted(Request(at=100))).notes
     late = write_run(tmp_path / "late", evals[-1], method="essam")
     assert refusal([base, run, late], Wanted(Request(at=100))) == [
         f"{late.path}: no greedy evaluation on test within 100 rollouts; evaluate an earlier generation with --step"
