@@ -11,6 +11,7 @@ import tempfile
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -44,7 +45,7 @@ class Cluster:
         os.environ.update(ENVIRONMENT)
         self._folder: Path | None = None
         self._joined = os.environ.get("RAY_ADDRESS")
-        with _sigterm_kept():
+        with _sigterm_kept(), _sessions_of_their_own():
             self._own = self._connect(spec)
         try:
             self._pillars = _pillars(self._folder) if self._folder else list[int]()
@@ -205,6 +206,22 @@ def _read(path: Path) -> bytes:
     with suppress(OSError):
         return path.read_bytes()
     return b""
+
+
+@contextmanager
+def _sessions_of_their_own() -> Iterator[None]:
+    """Keep from Ray's processes what a terminal or a scheduler sends to all of a job: the driver ends them.
+
+    Ray's core would wait half a minute for a server that died of the signal while Ray starts.
+    """
+    from ray._private import services
+
+    launch = services.ConsolePopen
+    services.ConsolePopen = partial(launch, start_new_session=True)
+    try:
+        yield
+    finally:
+        services.ConsolePopen = launch
 
 
 @contextmanager
