@@ -3,7 +3,14 @@
 Only `cli` prints these and turns them into exit codes: 2 for a mistake in what was asked, 1 for a failure on the way.
 """
 
+from pathlib import Path
+
 GO_ON = "nothing recorded is lost, and --resume goes on"  # the next step after a failure on the way
+
+
+def unwritable(path: Path, error: OSError) -> str:
+    """What to say of a file or folder that a full or read-only disk refused."""
+    return f"{path}: cannot be written ({error.strerror}); make room or give write access, then go on where it stopped"
 
 
 class EsctlError(Exception):

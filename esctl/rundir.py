@@ -18,7 +18,7 @@ from typing import TypeVar, cast
 import filelock
 from pydantic import TypeAdapter, ValidationError
 
-from esctl.errors import RunError
+from esctl.errors import RunError, unwritable
 from esctl.faults import reach
 from esctl.records import SCHEMA, EvalRecord, RunRecord, ScoreRecord, SharpnessRecord
 
@@ -153,9 +153,7 @@ def _writing(path: Path) -> Iterator[None]:
     except OSError as error:
         with suppress(OSError):  # a read-only disk refuses this too
             path.with_name(f".{path.name}.new").unlink(missing_ok=True)
-        raise RunError(
-            f"{path}: cannot be written ({error.strerror}); make room or give write access, then go on where it stopped"
-        ) from None
+        raise RunError(unwritable(path, error)) from None
 
 
 def write_atomic(path: Path, data: bytes) -> None:

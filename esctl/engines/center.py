@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from esctl import faults, noise
 from esctl.engines.tensorfile import entries, header, read_into, stored_tensors
-from esctl.errors import EngineError
+from esctl.errors import EngineError, unwritable
 from esctl.moves import Move
 
 if TYPE_CHECKING:
@@ -350,9 +350,7 @@ def _writing(path: Path, partial: Path) -> Iterator[None]:
         shutil.rmtree(partial, ignore_errors=True)
         with suppress(OSError):  # a read-only disk refuses this too
             partial.unlink(missing_ok=True)
-        raise EngineError(
-            f"{path}: cannot be written ({error.strerror}); make room or give write access, then go on where it stopped"
-        ) from None
+        raise EngineError(unwritable(path, error)) from None
 
 
 def _sync(folder: Path) -> None:
