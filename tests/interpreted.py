@@ -119,6 +119,7 @@ def sharded() -> list[str]:
     problems = []
     for step in range(2):  # θ, then θ after a commit
         device.stage(Case(1, 1, n_terms=3).move())
+        device.stage(Case(1, 1, n_terms=3).move())  # a round's next piece
         device.write(Case(1, 1, n_terms=2).move())
         for part in parts:
             flat, tensor = center.tensor(part.piece.name).reshape(-1), noise.tensor_id(part.piece.name)

@@ -136,6 +136,43 @@ def test_staging_again_starts_from_theta(center):
     assert_same({n: candidate(center, n, EMPTY) for n in center.names}, before)
 
 
+def test_the_same_probe_is_written_once_until_theta_moves(center, tmp_path, monkeypatch):
+    """A round that comes in pieces stages its probe with each; what moves θ, or cuts a stage short, makes it stale."""
+    written, write = list[int](), noise.write
+    center.save_center(tmp_path / "start")
+
+    def counted(*args) -> None:
+        written.append(1)
+        if len(written) == failing:
+            raise KeyboardInterrupt
+        write(*args)
+
+    def staged() -> int:
+        """How many tensors staging wrote; θ' is the specification's."""
+        written.clear()
+        center.stage(OTHER)
+        writes = len(written)
+        assert_same({n: candidate(center, n, EMPTY) for n in center.names}, moved(snapshot(center), OTHER))
+        center.stage(EMPTY)
+        return writes
+
+    failing, whole = 0, len(center.names)
+    monkeypatch.setattr(noise, "write", counted)
+    assert [staged(), staged()] == [whole, 0]
+    center.commit(MOVE)
+    assert [staged(), staged()] == [whole, 0]
+    center.load_center(tmp_path / "start")
+    assert [staged(), staged()] == [whole, 0]
+    center.stage(MOVE)
+    assert [staged(), staged()] == [whole, 0]
+    failing = 2
+    written.clear()
+    with pytest.raises(KeyboardInterrupt):
+        center.stage(MOVE)
+    failing = 0
+    assert [staged(), staged()] == [whole, 0]
+
+
 def test_a_commit_applies_at_theta_and_ends_the_staging(center):
     before = snapshot(center)
     center.stage(OTHER)

@@ -104,6 +104,28 @@ def test_a_hundred_candidates_leave_weights_bitwise_unchanged(subject: Subject) 
 
 
 @pytest.mark.slow
+def test_the_last_candidate_stays_live_where_that_is_asked_for_and_theta_comes_back(subject: Subject) -> None:
+    before, seen = subject.engine.checksum(), list[str]()
+
+    def look(*_: object) -> None:
+        seen.append(subject.engine.checksum())
+
+    def fail(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    pieces = [around(candidate, center=B) for candidate in (A, EMPTY)]
+    subject.engine.rollout(around(A, EMPTY, center=B), PROMPTS, SHORT, on_candidate=look)
+    for piece, whole in zip(pieces, seen, strict=True):
+        subject.engine.rollout(piece, PROMPTS, SHORT, stay=True)
+        assert subject.engine.checksum() == whole != before
+    subject.engine.restore()
+    assert subject.engine.checksum() == before
+    with pytest.raises(KeyboardInterrupt):
+        subject.engine.rollout(pieces[0], PROMPTS, SHORT, on_candidate=fail, stay=True)
+    assert subject.engine.checksum() == before
+
+
+@pytest.mark.slow
 def test_live_weights_of_a_candidate_are_the_specification(subject: Subject) -> None:
     center = Center.load(subject.folder)
     for name in center.names:

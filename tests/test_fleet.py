@@ -154,6 +154,17 @@ def test_candidates_come_in_order_and_who_starts_anew_comes_to_the_same_weights(
 
 
 @pytest.mark.slow
+def test_live_weights_are_theta_whenever_they_are_looked_at(subject: Subject) -> None:
+    before = subject.fleet.checksum()
+    subject.fleet.rollout(ROUND, PROMPTS, SHORT)
+    assert subject.fleet.checksum() == before == subject.one.checksum()
+    subject.fleet.rollout(ROUND, PROMPTS, SHORT)
+    for engine in (subject.fleet, subject.one):
+        engine.commit(A)
+    assert subject.fleet.checksum() == subject.one.checksum() != before
+
+
+@pytest.mark.slow
 def test_an_engine_with_other_weights_is_found_reported_and_loaded_again(subject: Subject) -> None:
     import ray
 

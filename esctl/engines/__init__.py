@@ -70,12 +70,19 @@ class Engine(Protocol):
         sampling: Sampling,
         seeds: Sequence[Sequence[int]] | None = None,
         on_candidate: Callable[[int, list[list[Completion]]], None] | None = None,
+        *,
+        stay: bool = False,
     ) -> list[list[list[Completion]]]:
         """[candidate][prompt][sample]; one candidate is one generate call with all its prompts in fixed order.
 
         `seeds[prompt][sample]` gives each sample its own token-sampling seed and their number; None is one sample each
         (greedy). `on_candidate(index, [prompt][sample])` runs as soon as a candidate is done, before the next.
+        `stay` leaves the last candidate live, for who hands out a round in pieces and calls `restore` after it.
         """
+        ...
+
+    def restore(self) -> None:
+        """Make θ live, after a rollout that stayed."""
         ...
 
     def nll(self, round_: Round, prompts: Sequence[TokenIds], targets: Sequence[TokenIds]) -> list[list[float]]:

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from esctl import faults, noise
 from esctl.engines.tensorfile import entries, header, read_into, stored_tensors
 from esctl.errors import EngineError, unwritable
-from esctl.moves import Move
+from esctl.moves import EMPTY, Move
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -70,6 +70,7 @@ class Center:
         ends = np.cumsum([math.prod(shape) for shape in self.shapes.values()], dtype=np.int64).tolist()
         self._spans = dict(zip(self.names, map(slice, [0, *ends[:-1]], ends), strict=True))
         self._staged = self._theta
+        self._in_probe = EMPTY  # the move whose θ' the second buffer holds
 
     @classmethod
     def load(cls, model: Path | str, probes: bool = False) -> "Center":
@@ -108,13 +109,19 @@ class Center:
         return self._theta[self._spans[name]].reshape(self.shapes[name])
 
     def stage(self, move: Move) -> None:
-        """Put θ' = fl(θ + Σ cᵢεᵢ) under the candidates to come; the empty move stages θ itself, without a copy."""
+        """Put θ' = fl(θ + Σ cᵢεᵢ) under the candidates to come; the empty move stages θ itself, without a copy.
+
+        Staging the same move again is free until θ moves: a round may come in pieces.
+        """
         self.unstage()
         if not move.terms:
             return
         if self._probe is None:
             self._probe = np.zeros(self.dim, np.float32)
-        self._write(self._probe, move)
+        if self._in_probe != move:
+            self._in_probe = EMPTY  # while it is written
+            self._write(self._probe, move)
+            self._in_probe = move
         self._staged = self._probe
 
     def unstage(self) -> None:
@@ -151,8 +158,13 @@ class Center:
 
     def commit(self, move: Move) -> None:
         """θ ← fl(θ + Σ cᵢεᵢ) in place, each tensor in one pass; nothing stays staged."""
-        self.unstage()
+        self._forget_probe()
         self._write(self._theta, move)
+
+    def _forget_probe(self) -> None:
+        """Before θ changes."""
+        self.unstage()
+        self._in_probe = EMPTY
 
     def _write(self, out: Float32, move: Move) -> None:
         for name, span in self._spans.items():
@@ -212,9 +224,9 @@ class Center:
         if found != self.shapes:
             names = ", ".join(sorted(n for n in found.keys() | self.shapes if found.get(n) != self.shapes.get(n)))
             raise EngineError(f"{path}: not a center of this model, it differs in {names}")
+        self._forget_probe()
         for name, tensor in stored.items():
             read_into(tensor, self.tensor(name))
-        self.unstage()
 
     def _write_safetensors(self, path: Path, dtype: str) -> None:
         """Stream the tensors into one file: the library's own writer copies the whole model in memory first."""

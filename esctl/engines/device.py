@@ -16,7 +16,7 @@ from esctl.engines import Where
 from esctl.engines.center import Center, tensor_id
 from esctl.engines.shards import Piece
 from esctl.errors import EngineError
-from esctl.moves import Move
+from esctl.moves import EMPTY, Move
 
 GIB = 1 << 30
 ROOM = 0.9  # of the memory that is free beside weights and KV cache; generation needs some for its activations
@@ -50,13 +50,14 @@ class DeviceCenter:
         self._theta = [torch.empty_like(part.live, dtype=torch.float32) for part in parts]
         self._probe: list[Tensor] = []
         self._staged = self._theta
+        self._in_probe = EMPTY  # the move whose θ' the second set of tensors holds
         self._whole = sum(part.live.numel() for part in parts) == host.dim
         self._ahead = False  # of the host
         self.load()
 
     def load(self) -> None:
         """Take θ from the host; nothing stays staged."""
-        self.unstage()
+        self._forget_probe()
         self._ahead = False
         for part, theta in zip(self._parts, self._theta, strict=True):
             theta.copy_(torch.from_numpy(_on_host(self._host, part.piece)).view(theta.shape))
@@ -71,14 +72,17 @@ class DeviceCenter:
         return self._host
 
     def stage(self, move: Move) -> None:
-        """Put θ' = fl(θ + Σ cᵢεᵢ) under the candidates to come; the empty move stages θ itself, without a copy."""
+        """See `Center.stage`."""
         self.unstage()
         if not move.terms:
             return
         if not self._probe:
             self._probe = [torch.empty_like(theta) for theta in self._theta]
-        for part, theta, probe in zip(self._parts, self._theta, self._probe, strict=True):
-            part.write(probe, theta, move)
+        if self._in_probe != move:
+            self._in_probe = EMPTY  # while it is written
+            for part, theta, probe in zip(self._parts, self._theta, self._probe, strict=True):
+                part.write(probe, theta, move)
+            self._in_probe = move
         self._staged = self._probe
 
     def unstage(self) -> None:
@@ -92,13 +96,18 @@ class DeviceCenter:
 
     def commit(self, move: Move) -> None:
         """θ ← fl(θ + Σ cᵢεᵢ) in place; nothing stays staged."""
-        self.unstage()
+        self._forget_probe()
         for part, theta in zip(self._parts, self._theta, strict=True):
             part.write(theta, theta, move)
         if self._whole:
             self._ahead = True
         else:
             self._host.commit(move)
+
+    def _forget_probe(self) -> None:
+        """Before θ changes."""
+        self.unstage()
+        self._in_probe = EMPTY
 
     def bytes(self) -> dict[str, int]:
         """Bytes of fp32 on the device: `center`, and `probe` once it is allocated."""

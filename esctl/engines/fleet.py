@@ -40,16 +40,26 @@ class Fleet:
         sampling: Sampling,
         seeds: Sequence[Sequence[int]] | None = None,
         on_candidate: Callable[[int, list[list[Completion]]], None] | None = None,
+        *,
+        stay: bool = False,
     ) -> list[list[list[Completion]]]:
-        """See `Engine.rollout`; `on_candidate` comes in order, while the engines go on with the next candidates."""
+        """See `Engine.rollout`; `on_candidate` comes in order, while the engines go on with the next candidates.
+
+        An engine cannot know which candidate is its last, and giving θ back costs as much as a write. So each stays
+        with what it did last until something looks at its live weights: `checksum` here, all else writes anew anyway.
+        """
 
         def alone(candidate: Move) -> Job[list[list[Completion]]]:
             one = replace(round_, candidates=(candidate,))
-            return lambda engine: engine.rollout(one, prompts, sampling, seeds)[0]
+            return lambda engine: engine.rollout(one, prompts, sampling, seeds, stay=True)[0]
 
         if self._uncompared >= COMPARED_EVERY:
             self.center_sha256()
         return self._crew.each([alone(candidate) for candidate in round_.candidates], on_candidate)
+
+    def restore(self) -> None:
+        """See `Engine.restore`."""
+        self._crew.all(lambda engine: engine.restore())
 
     def nll(self, round_: Round, prompts: Sequence[TokenIds], targets: Sequence[TokenIds]) -> list[list[float]]:
         """See `Engine.nll`."""
@@ -91,6 +101,7 @@ class Fleet:
 
     def checksum(self) -> str:
         """See `Engine.checksum`; an engine that gives another than the rest is loaded again."""
+        self.restore()
         return self._crew.agreed(lambda engine: engine.checksum())
 
     def center_sha256(self) -> str:

@@ -57,6 +57,8 @@ class PolicyEngine:
         sampling: Sampling,
         seeds: Sequence[Sequence[int]] | None = None,
         on_candidate: Callable[[int, list[list[Completion]]], None] | None = None,
+        *,
+        stay: bool = False,
     ) -> list[list[list[Completion]]]:
         """See `Engine.rollout`; every candidate must be θ itself."""
         results: list[list[list[Completion]]] = []
@@ -66,6 +68,9 @@ class PolicyEngine:
             if on_candidate is not None:
                 on_candidate(index, results[-1])
         return results
+
+    def restore(self) -> None:
+        """See `Engine.restore`: θ always is."""
 
     def complete(
         self, prompts: Sequence[TokenIds], sampling: Sampling, seeds: Sequence[Sequence[int]] | None

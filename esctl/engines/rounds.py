@@ -25,14 +25,19 @@ class Weights(Protocol):
 
 
 def each_candidate(
-    weights: Weights, round_: Round, evaluate: Callable[[], T], done: Callable[[int, T], None] | None = None
+    weights: Weights,
+    round_: Round,
+    evaluate: Callable[[], T],
+    done: Callable[[int, T], None] | None = None,
+    stay: bool = False,
 ) -> list[T]:
-    """`evaluate()` under each candidate in turn, then θ is live again, whatever was raised.
+    """`evaluate()` under each candidate in turn, then θ is live again, whatever was raised; or the last one stays.
 
     A candidate never builds on the one before: every write starts at the center, so an interrupted one leaves nothing
     behind that the next write would not replace.
     """
     results: list[T] = []
+    whole = False
     try:
         weights.stage(round_.center)
         for index, candidate in enumerate(round_.candidates):
@@ -40,6 +45,8 @@ def each_candidate(
             results.append(evaluate())
             if done is not None:
                 done(index, results[-1])
+        whole = True
     finally:
-        weights.restore()
+        if not (whole and stay):
+            weights.restore()
     return results

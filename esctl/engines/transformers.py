@@ -60,6 +60,8 @@ class TransformersEngine:
         sampling: Sampling,
         seeds: Sequence[Sequence[int]] | None = None,
         on_candidate: Callable[[int, list[list[Completion]]], None] | None = None,
+        *,
+        stay: bool = False,
     ) -> list[list[list[Completion]]]:
         """See `Engine.rollout`; `finite` is known per sequence."""
 
@@ -67,7 +69,11 @@ class TransformersEngine:
             return self._generator.complete(self._live.module, prompts, sampling, seeds)
 
         with random_states_kept():
-            return each_candidate(self._live, round_, evaluate, on_candidate)
+            return each_candidate(self._live, round_, evaluate, on_candidate, stay)
+
+    def restore(self) -> None:
+        """See `Engine.restore`."""
+        self._live.restore()
 
     def nll(self, round_: Round, prompts: Sequence[TokenIds], targets: Sequence[TokenIds]) -> list[list[float]]:
         """See `Engine.nll`."""

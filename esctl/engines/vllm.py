@@ -84,6 +84,8 @@ class VLLMEngine:
         sampling: Sampling,
         seeds: Sequence[Sequence[int]] | None = None,
         on_candidate: Callable[[int, list[list[Completion]]], None] | None = None,
+        *,
+        stay: bool = False,
     ) -> list[list[list[Completion]]]:
         """See `Engine.rollout`; `finite` is known per candidate, and said of all its completions."""
         own: Sequence[Sequence[int | None]] = [[None]] * len(prompts) if seeds is None else seeds
@@ -100,7 +102,11 @@ class VLLMEngine:
             return grouped(self._checkpoint.completions(tokens, finite, sampling), list(map(len, own)))
 
         with random_states_kept():
-            return each_candidate(self._live, round_, evaluate, on_candidate)
+            return each_candidate(self._live, round_, evaluate, on_candidate, stay)
+
+    def restore(self) -> None:
+        """See `Engine.restore`."""
+        self._live.restore()
 
     def nll(self, round_: Round, prompts: Sequence[TokenIds], targets: Sequence[TokenIds]) -> list[list[float]]:
         """See `Engine.nll`; the log-probabilities are those that vLLM gives for the tokens of a prompt."""
