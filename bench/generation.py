@@ -1,10 +1,11 @@
 """What a candidate costs above the same generate call in vLLM as it ships: write, reset, finite check, grading.
 
     python bench/generation.py                                                  # embedded model, 64 prompts × 32 tokens
-    python bench/generation.py --model FOLDER --prompts 32 --tokens 64 --members 1
+    python bench/generation.py --model FOLDER --prompts 32 --tokens 64 --members 2
 
-The law: at most 1.10 times the plain call, the median over pairs. Both engines live in one process and take turns, so
-that a busy machine slows both; the ratio is that of each pair. Takes one minute, and with SmolLM2-135M some five.
+The law: at most 1.10 times the plain calls, the median over rounds. Both engines live in one process and take turns by
+the decoding step, so that a machine whose speed changes from second to second slows both. Takes one minute, and with
+SmolLM2-135M some six.
 """
 
 import argparse
@@ -12,7 +13,7 @@ import json
 import re
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,7 +23,7 @@ from esctl.engines.vllm import VLLMEngine
 from esctl.moves import EMPTY, Move, Round
 
 if TYPE_CHECKING:
-    from vllm import LLM
+    from vllm import LLM, PoolingRequestOutput, RequestOutput
 
 EMBEDDED = Path(__file__).parent.parent / "esctl" / "assets" / "tiny"
 CONTEXT = 512
@@ -36,7 +37,7 @@ def main() -> None:
     parser.add_argument("--prompts", type=int, default=64)
     parser.add_argument("--tokens", type=int, default=32)
     parser.add_argument("--members", type=int, default=4, help="candidates of a round, and plain calls beside it")
-    parser.add_argument("--pairs", type=int, default=7)
+    parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument(
         "--clock", choices=CLOCKS, default="wall", help="cpu counts this process only, on a busy machine"
     )
@@ -45,15 +46,11 @@ def main() -> None:
     engine = VLLMEngine(EngineSpec(args.model, kind="vllm", max_model_len=CONTEXT))
     plain = as_it_ships(args.model)
     prompts = [[5 + (7 * i + 3 * j) % 200 for j in range(24)] for i in range(args.prompts)]
-    pairs = [
-        (
-            ours(engine, prompts, args.tokens, args.members, CLOCKS[args.clock]),
-            theirs(plain, prompts, args.tokens, args.members, CLOCKS[args.clock]),
-        )
-        for _ in range(args.pairs + 1)
-    ][1:]  # the first pair compiles and fills caches
+    rounds = [
+        measure(engine, plain, prompts, args.tokens, args.members, CLOCKS[args.clock]) for _ in range(args.rounds + 1)
+    ][1:]  # the first compiles and fills caches
     engine.close()
-    report(args, pairs)
+    report(args, rounds)
 
 
 def as_it_ships(model: Path) -> "LLM":
@@ -71,45 +68,64 @@ def as_it_ships(model: Path) -> "LLM":
         )
 
 
-def ours(engine: VLLMEngine, prompts: list[list[int]], tokens: int, members: int, clock: Callable[[], float]) -> float:
-    """Seconds of one round, its restore included, per candidate."""
-    graded: list[int] = []
+def measure(
+    engine: VLLMEngine, plain: "LLM", prompts: list[list[int]], tokens: int, members: int, clock: Callable[[], float]
+) -> tuple[float, float]:
+    """Seconds per candidate of one round, its restore included; and of as many plain calls, made between its steps."""
+    theirs, calls, steps = 0.0, plain_calls(plain, prompts, tokens, members), engine._live._llm.llm_engine
+    step, graded = steps.step, list[int]()
+
+    def plain_step() -> bool:
+        nonlocal theirs
+        begun = clock()
+        more = next(calls, False)
+        theirs += clock() - begun
+        return more
+
+    def both_step() -> "list[RequestOutput | PoolingRequestOutput]":
+        plain_step()
+        return step()
 
     def grade(_: int, completions: list[list[Completion]]) -> None:
         graded.extend(len(re.findall(r"\d+", sample.text)) for samples in completions for sample in samples)
 
     round_ = Round(0, 0, EMPTY, tuple(Move.of([seed], [1e-3]) for seed in range(members)))
+    steps.step = both_step
     begun = clock()
     engine.rollout(round_, prompts, Sampling(0.0, tokens, ignore_eos=True), on_candidate=grade)
-    seconds = clock() - begun
+    ours = clock() - begun - theirs
+    del steps.step  # the class's own again
+    while plain_step():
+        pass
     assert len(graded) == members * len(prompts), len(graded)
-    return seconds / members
+    return ours / members, theirs / members
 
 
-def theirs(plain: "LLM", prompts: list[list[int]], tokens: int, members: int, clock: Callable[[], float]) -> float:
-    """Seconds of one plain generate call."""
+def plain_calls(plain: "LLM", prompts: list[list[int]], tokens: int, members: int) -> Iterator[bool]:
+    """What `plain.generate` does, so many times, a step at a time: True after each step."""
     from vllm import SamplingParams
 
     params = SamplingParams(temperature=0.0, max_tokens=tokens, ignore_eos=True)
-    begun = clock()
     for _ in range(members):
         plain.reset_prefix_cache()  # else only the first call would read the prompts
-        plain.generate([{"prompt_token_ids": prompt} for prompt in prompts], params, use_tqdm=False)
-    return (clock() - begun) / members
+        plain.enqueue([{"prompt_token_ids": prompt} for prompt in prompts], params, use_tqdm=False)
+        while plain.llm_engine.has_unfinished_requests():
+            plain.llm_engine.step()
+            yield True
 
 
-def report(args: argparse.Namespace, pairs: list[tuple[float, float]]) -> None:
-    ratios = sorted(ours / theirs for ours, theirs in pairs)
+def report(args: argparse.Namespace, rounds: list[tuple[float, float]]) -> None:
+    ratios = sorted(ours / theirs for ours, theirs in rounds)
     result = {
         "model": args.model.name,
         "prompts": args.prompts,
         "tokens": args.tokens,
-        "esctl_seconds": statistics.median(ours for ours, _ in pairs),
-        "vllm_seconds": statistics.median(theirs for _, theirs in pairs),
+        "esctl_seconds": statistics.median(ours for ours, _ in rounds),
+        "vllm_seconds": statistics.median(theirs for _, theirs in rounds),
         "ratio": statistics.median(ratios),
         "ratio_lowest": ratios[0],
         "ratio_highest": ratios[-1],
-        "pairs": len(pairs),
+        "rounds": len(rounds),
     }
     if args.json:
         print(json.dumps(result))
