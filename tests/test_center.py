@@ -141,7 +141,7 @@ def test_the_same_probe_is_written_once_until_theta_moves(center, tmp_path, monk
     written, write = list[int](), noise.write
     center.save_center(tmp_path / "start")
 
-    def counted(*args) -> None:
+    def counted(*args: object) -> None:
         written.append(1)
         if len(written) == failing:
             raise KeyboardInterrupt

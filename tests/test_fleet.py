@@ -17,7 +17,7 @@ from oracle import GREEDY, PROMPTS, SHORT, TARGETS, A, B, around
 
 from esctl import session
 from esctl.assets import tiny_model_path
-from esctl.engines import Engine, EngineSpec, cluster, open_engine
+from esctl.engines import Engine, EngineSpec, cluster, crew, open_engine
 from esctl.engines.fleet import COMPARED_EVERY, Fleet
 from esctl.errors import GO_ON, EngineError, UsageError
 from esctl.experiment import Experiment
@@ -249,6 +249,35 @@ def test_three_kills_of_driver_or_engine_at_random_moments_change_nothing() -> N
     done = subprocess.run(line, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr
     assert "equal scores and weights after 3 kills" in done.stdout
+
+
+def test_a_busy_engine_knows_its_next_job_but_the_last_jobs_wait_for_who_is_free_first() -> None:
+    class Asked:
+        def __init__(self, number: int) -> None:
+            self.number = number
+
+        def ask(self, moves: object, job: object) -> object:
+            return object()  # an answer to come
+
+    seats, shift = [Asked(1), Asked(2)], crew._Shift([lambda engine: None] * 7)
+
+    def held() -> list[tuple[int, int]]:
+        shift.hand_out(seats, ())
+        return sorted((seat.number, index) for seat, index in shift.running.values())
+
+    def done(index: int) -> None:
+        [answer] = [answer for answer, (_, own) in shift.running.items() if own == index]
+        del shift.running[answer]
+
+    assert held() == [(1, 0), (1, 2), (2, 1), (2, 3)]
+    done(0)
+    assert held() == [(1, 2), (1, 4), (2, 1), (2, 3)]  # two are left, one for each
+    done(1)
+    assert held() == [(1, 2), (1, 4), (2, 3)]
+    done(3)
+    assert held() == [(1, 2), (1, 4), (2, 5)]
+    done(5)
+    assert held() == [(1, 2), (1, 4), (2, 6)]
 
 
 def test_ray_that_is_not_installed_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 MOST_DEATHS = 3  # of one engine in a row, without a candidate done in between; with the next it is left out
 MOST_RELOADS = 3  # rounds of comparing and loading again, until all engines agree
+AHEAD = 1  # jobs that wait in an engine's own process while it is busy, if enough are left for all
 LOOKED_EVERY = 2.0  # seconds, while waiting: does Ray itself live
 STARTING_SECONDS = 1800  # that no engine at all comes to life before the fleet gives up
 
@@ -80,12 +81,17 @@ class _Shift(Generic[T]):
         self.results: dict[int, T] = {}
 
     def hand_out(self, present: Sequence[Seat], moves: Sequence[Move]) -> None:
-        """Give every free engine the next job."""
-        busy = {seat.number for seat, _ in self.running.values()}
-        free = [seat for seat in present if seat.number not in busy]
-        for seat in free[: len(self._waiting)]:
-            index = self._waiting.popleft()
-            self.running[seat.ask(moves, self._jobs[index])] = seat, index
+        """Give every free engine the next job, and one ahead, so that none waits to be told.
+
+        The last jobs are not given ahead: who is free first takes them.
+        """
+        given = Counter(seat.number for seat, _ in self.running.values())
+        for ahead in range(1 + AHEAD):
+            for seat in present:
+                if given[seat.number] <= ahead and len(self._waiting) > ahead * len(present):
+                    index = self._waiting.popleft()
+                    self.running[seat.ask(moves, self._jobs[index])] = seat, index
+                    given[seat.number] += 1
 
     def take_back(self, index: int) -> None:
         """A job whose engine died comes first again: those after it wait for it to be told."""
@@ -244,7 +250,8 @@ class Crew:
         except RayTaskError as error:
             raise error.cause from None  # as the engine raised it
         except RayError:
-            self._replace(seat)
+            if seat in self._seats:  # else it was found dead by another job that it had been given
+                self._replace(seat)
             raise _DiedError from None
         return result
 

@@ -60,6 +60,8 @@ class VLLMEngine:
                 llm = _start(spec, self._checkpoint, self._dtype, threads, processes)
                 logging.getLogger("vllm").setLevel(logging.CRITICAL)  # what fails in this process from now on is raised
                 self._ranks = Ranks(llm, spec.tensor_parallel, processes)
+                if spec.tensor_parallel == 1 and not torch.cuda.is_available():
+                    _close_groups_of_one()
                 self.dim = self._attach(spec)
         except BaseException:  # Ctrl-C among them
             self.close()
@@ -244,6 +246,19 @@ def _import_vllm() -> None:
     finally:
         gc.enable()
     gc.freeze()
+
+
+def _close_groups_of_one() -> None:
+    """End the process groups that vLLM opens for one rank, and sends nothing through.
+
+    On a CPU each keeps threads that wake a hundred times a second, which takes a percent of every core that computes.
+    The group of all ranks stays: another engine in this process would ask it.
+    """
+    from vllm.distributed import parallel_state as groups
+
+    for group in (groups.get_tp_group, groups.get_dcp_group, groups.get_pp_group, groups.get_dp_group,
+                  groups.get_pcp_group):  # fmt: skip
+        group().destroy()
 
 
 def _check_ranks(spec: EngineSpec) -> None:
