@@ -154,34 +154,29 @@ class Recipe(Section):
     seed: Annotated[int, Field(ge=-(2**63), lt=2**63)] = 0
 
     @model_validator(mode="after")
-    def _best_needs_evals(self) -> "Recipe":
+    def _keys_fit_each_other(self) -> "Recipe":
+        misfits = [*self._misfits(), *(self._misfits_of_rl() if self.baseline else ())]
+        if misfits:
+            raise ValueError("\n".join(misfits))
+        return self
+
+    def _misfits(self) -> Iterator[str]:
         if self.select == "best-validation" and self.eval.every == 0:
-            raise ValueError("select: best-validation needs eval.every above 0")
-        return self
-
-    @model_validator(mode="after")
-    def _samples_differ(self) -> "Recipe":
+            yield "select: best-validation needs eval.every above 0"
         if self.objective.n > 1 and self.sampling.temperature == 0:
-            raise ValueError(
-                f"sampling.temperature: 0 makes the {self.objective.n} samples of objective.n equal; set it above 0"
-            )
-        return self
+            yield f"sampling.temperature: 0 makes the {self.objective.n} samples of objective.n equal; set it above 0"
 
-    @model_validator(mode="after")
-    def _a_baseline_samples(self) -> "Recipe":
-        if self.baseline is None:
-            return self
+    def _misfits_of_rl(self) -> Iterator[str]:
         if self.objective != ObjectiveSection():
-            raise ValueError(f"objective: {self.kind} has none but the mean reward; set method.samples instead")
+            yield f"objective: {self.kind} has none but the mean reward; set method.samples instead"
         if self.engine.tensor_parallel > 1:
-            raise ValueError(f"engine.tensor_parallel: {self.kind} trains on one device; set it to 1")
+            yield f"engine.tensor_parallel: {self.kind} trains on one device; set it to 1"
         if self.engine.replicas > 1:
-            raise ValueError(f"engine.replicas: {self.kind} trains on one device; set it to 1")
+            yield f"engine.replicas: {self.kind} trains on one device; set it to 1"
         if self.sampling.temperature == 0:
-            raise ValueError(f"sampling.temperature: 0 gives {self.kind} nothing to choose from; use 1.0")
+            yield f"sampling.temperature: 0 gives {self.kind} nothing to choose from; use 1.0"
         if self.sampling.top_p < 1:
-            raise ValueError(f"sampling.top_p: {self.sampling.top_p} is not the policy that {self.kind} trains; use 1")
-        return self
+            yield f"sampling.top_p: {self.sampling.top_p} is not the policy that {self.kind} trains; use 1"
 
     @property
     def kind(self) -> str:
@@ -199,16 +194,6 @@ class Recipe(Section):
         if isinstance(self.method, BaselineConfig | External):
             raise UsageError(f"{self.kind} keeps no history of scores to rebuild weights from; use those in weights/")
         return self.method
-
-
-DEFAULT_LABELS = {
-    "es": "ES",
-    "essam": "ESSAM",
-    "essam-f": "ESSAM-F",
-    "grpo": "GRPO",
-    "ppo": "PPO",
-    "external": "external",
-}
 
 
 def load_recipe(source: str | None, overrides: Mapping[str, Plain], sets: Sequence[str] = ()) -> Recipe:
@@ -234,13 +219,11 @@ def parse_recipe(tree: Mapping[str, Plain], where: str, mistakes: Sequence[str] 
     lines = list(mistakes)
     method, method_lines = _parse_method(tree.get("method"))
     lines += method_lines
-    try:
-        recipe = Recipe.model_validate({**tree, "method": method or METHODS["es"]()})
-    except ValidationError as error:
-        lines += _lines(error)
-    if lines:
+    recipe, other_lines = _validated({**tree, "method": method or METHODS["es"]()})
+    lines += other_lines
+    if lines or recipe is None:
         raise RecipeError([f"{where}: {line}" for line in lines])
-    return recipe if recipe.label else recipe.model_copy(update={"label": DEFAULT_LABELS[recipe.kind]})
+    return recipe if recipe.label else recipe.model_copy(update={"label": recipe.kind.upper()})
 
 
 def read_recipe_file(source: str) -> tuple[dict[str, Plain], str]:
@@ -330,22 +313,57 @@ def _parse_method(section: Plain) -> tuple[AnyMethod | None, list[str]]:
     # YAML's `true` would pass as 1.
     numeric = {f.name for f in dataclasses.fields(ALL_METHODS[kind]) if f.type in (int, float)}
     lines += [f"method.{k}: {v} is no number" for k, v in fields.items() if k in numeric and isinstance(v, bool)]
-    try:
-        method = TypeAdapter(ALL_METHODS[kind]).validate_python({k: v for k, v in fields.items() if k in known})
-    except ValidationError as error:
-        return None, lines + _lines(error, "method")
+    method, wrong = _built(ALL_METHODS[kind], {k: v for k, v in fields.items() if k in known})
+    lines += wrong
+    if method is None:
+        return None, lines
     numbers = {k: v for k, v in dataclasses.asdict(method).items() if isinstance(v, float)}
     lines += [f"method.{k}: {v} is not a finite number" for k, v in numbers.items() if not math.isfinite(v)]
     return method, lines
 
 
+def _built(method: type[AnyMethod], fields: Mapping[str, Plain]) -> tuple[AnyMethod | None, list[str]]:
+    """A method and all that is wrong with its fields: it names some at a time, which are left out to hear the next."""
+    lines: list[str] = []
+    while True:
+        try:
+            return TypeAdapter(method).validate_python(fields), lines
+        except ValidationError as error:
+            named = _lines(error, "method")
+        lines += named
+        wrong = {line.split(":")[0].split(".")[1] for line in named}
+        if not wrong & fields.keys():
+            return None, lines
+        fields = {k: v for k, v in fields.items() if k not in wrong}
+
+
+def _validated(tree: "Mapping[str, Plain | AnyMethod]") -> tuple[Recipe | None, list[str]]:
+    """A recipe, or all that is wrong with it: how keys fit each other is heard only without those that are unknown."""
+    try:
+        return Recipe.model_validate(tree), []
+    except ValidationError as error:
+        lines, unknown = _lines(error), [d["loc"] for d in error.errors() if d["type"] == "extra_forbidden"]
+        if len(unknown) < error.error_count():
+            return None, lines
+    known = {
+        key: {k: v for k, v in value.items() if (key, k) not in unknown} if isinstance(value, dict) else value
+        for key, value in tree.items()
+        if (key,) not in unknown
+    }
+    return None, _validated(known)[1] + lines
+
+
 def _lines(error: ValidationError, prefix: str = "") -> list[str]:
     """One line per key; a key that may be of two types says both."""
     by_key: dict[str, list[str]] = {}
+    own: list[str] = []
     for detail in error.errors():
         key, message = _mistake(detail, prefix)
-        by_key.setdefault(key, []).append(message)
-    return [f"{key}: {' or '.join(messages)}" if key else messages[0] for key, messages in by_key.items()]
+        if key:
+            by_key.setdefault(key, []).append(message)
+        else:
+            own += message.splitlines()
+    return [*own, *(f"{key}: {' or '.join(messages)}" for key, messages in by_key.items())]
 
 
 def _mistake(detail: ErrorDetails, prefix: str) -> tuple[str, str]:

@@ -75,6 +75,40 @@ def test_all_mistakes_are_told_at_once_with_file_key_and_a_guess(tmp_path):
 @pytest.mark.parametrize(
     ("text", "says"),
     [
+        (
+            "method: {kind: es, population: 1, sigma: fast, alpha: -2}",
+            [
+                "method.sigma: 'fast' — input should be a valid number, unable to parse string as a number",
+                "method.population: 1 is too few: z-scores of one score are undefined, use 2 or more",
+                "method.alpha: -2.0 must not be negative",
+            ],
+        ),
+        (
+            "method: {kind: es}\nobjective: {k: 2}\nengine: {kind: transformers, tensor_parallel: 2}",
+            [
+                "objective.k: 2, but the mean has no tries; set objective.kind to pass@k",
+                "engine.tensor_parallel: 2 needs engine.kind vllm; set it to 1",
+            ],
+        ),
+        (
+            "method: {kind: grpo, lr: -1}\nselect: best-validation\neval: {every: 0, evry: 1}\npromts: 3",
+            [
+                "method.lr: -1.0 must be above 0",
+                "select: best-validation needs eval.every above 0",
+                "sampling.temperature: 0 gives grpo nothing to choose from; use 1.0",
+                "eval.evry: unknown key, did you mean every?",
+                "promts: unknown key, did you mean prompts?",
+            ],
+        ),
+    ],
+)
+def test_no_mistake_hides_another(text, says, tmp_path):
+    assert mistakes_of(text, tmp_path) == [f"F: {line}" for line in says]
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
         ("seed: 1", f"F: method.kind: say which method: {KINDS}"),
         ("method: {kind: esam}", f"F: method.kind: unknown method esam, did you mean essam?; choose {KINDS}"),
         ("method: essam", f"F: method.kind: say which method: {KINDS}"),
