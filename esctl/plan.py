@@ -2,7 +2,7 @@
 
 from esctl.engines import chosen_kind
 from esctl.experiment import Experiment
-from esctl.memory import DTYPES, GIB, Footprint, Setting, footprint, weights_alone
+from esctl.memory import DTYPES, GIB, ITEMSIZE, Footprint, Setting, footprint, weights_alone
 from esctl.recipe import Recipe, dump_recipe
 
 TERMS_PER_SECOND = 5e8  # noise terms a core writes each second, measured by bench/noise.py; for orders of magnitude
@@ -57,13 +57,26 @@ def _work(recipe: Recipe) -> str:
 
 
 def _evolution_costs(recipe: Recipe, dim: int) -> dict[str, str]:
-    """What only seeds cost: centers, and the way back from recorded scores."""
+    """What only seeds cost: served weights, centers, and the way back from recorded scores."""
     terms = recipe.generations * recipe.evolution.rounds[-1] * dim
     return {
         "engines": f"{recipe.engine.replicas}",
+        "served weights": served_text(recipe, dim),
         "fp32 center": center_text(recipe, dim),
         "replay": f"{terms:.1e} noise terms, some {terms / TERMS_PER_SECOND:,.0f} s on one core without checkpoints",
     }
+
+
+def served_text(recipe: Recipe, dim: int) -> str:
+    """What the weights that models read take, in all engines. A dtype that is left open depends on the machine."""
+    engine = recipe.engine
+
+    def held(dtype: str) -> str:
+        return f"{_size(ITEMSIZE[DTYPES[dtype]] * dim * engine.replicas)} in {dtype}"
+
+    if engine.dtype == "auto":
+        return f"{held('float32')} on a CPU; {held('bfloat16')} on GPUs that have it"
+    return held(engine.dtype)
 
 
 def center_text(recipe: Recipe, dim: int) -> str:

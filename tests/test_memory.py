@@ -21,7 +21,7 @@ from esctl.memory import (
     backward_bytes,
     footprint,
 )
-from esctl.plan import center_text, planned_footprint
+from esctl.plan import center_text, planned_footprint, served_text
 from esctl.recipe import load_recipe
 from esctl.records import Peak
 
@@ -87,6 +87,17 @@ def test_a_plan_says_where_centers_will_lie():
     assert said["auto"] == f"{said['host']}; where GPUs have room, {said['device']}"
     ranks = load_recipe("arithmetic/es", {"engine.center": "host", "engine.tensor_parallel": 2})
     assert center_text(ranks, 2**28) == "2.00 GiB in host memory"
+
+
+def test_a_plan_says_what_the_served_dtype_takes():
+    said = {
+        dtype: served_text(load_recipe("arithmetic/es", {"engine.dtype": dtype, "engine.replicas": 2}), 2**28)
+        for dtype in ("float32", "bfloat16", "float16", "auto")
+    }
+    assert said["float32"] == "2.00 GiB in float32"
+    assert said["bfloat16"] == "1.00 GiB in bfloat16"
+    assert said["float16"] == "1.00 GiB in float16"
+    assert said["auto"] == f"{said['float32']} on a CPU; {said['bfloat16']} on GPUs that have it"
 
 
 def test_published_memory_of_an_8b_model_is_explained(eight_billion):
