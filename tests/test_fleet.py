@@ -32,6 +32,7 @@ SPEC = EngineSpec(tiny_model_path(), kind="transformers", threads=1, max_model_l
 SMALL = ("prompts=8", "method.population=4", "generations=3", "eval.every=0", "eval.final=null", "engine.threads=1",
          "sampling.max_tokens=40", "checkpoint_every=2", "engine.kind=transformers")  # fmt: skip
 ROUND = around(A, EMPTY, B, A, center=B)
+LONG = replace(ROUND, candidates=2 * ROUND.candidates)
 
 
 @dataclass(frozen=True)
@@ -137,16 +138,17 @@ def test_candidates_come_in_order_and_who_starts_anew_comes_to_the_same_weights(
         engine.save_center(tmp_path / "center.safetensors")
         engine.commit(B)
     first, seen = subject.pids(), list[int]()
-    expected = subject.one.rollout(ROUND, PROMPTS, GREEDY)
+    expected = subject.one.rollout(LONG, PROMPTS, GREEDY)
 
     def on_candidate(index: int, completions: object) -> None:
         seen.append(index)
         assert completions == expected[index]
-        if index == 1:
+        if index == 0:  # the first engine was given the third candidate and the fifth
             os.kill(first[0], signal.SIGKILL)
 
-    assert subject.fleet.rollout(ROUND, PROMPTS, GREEDY, on_candidate=on_candidate) == expected
-    assert seen == [0, 1, 2, 3]
+    assert subject.fleet.rollout(LONG, PROMPTS, GREEDY, on_candidate=on_candidate) == expected
+    assert seen == list(range(8))
+    assert [f"process {first[0]}) died" in notice for notice in subject.notices] == [True]
     all_present(subject)
     os.kill(first[1], signal.SIGKILL)  # now none is left that saw the moves itself
     assert subject.fleet.nll(ROUND, PROMPTS, TARGETS) == subject.one.nll(ROUND, PROMPTS, TARGETS)
@@ -158,6 +160,7 @@ def test_live_weights_are_theta_whenever_they_are_looked_at(subject: Subject) ->
     before = subject.fleet.checksum()
     subject.fleet.rollout(ROUND, PROMPTS, SHORT)
     assert subject.fleet.checksum() == before == subject.one.checksum()
+    assert not subject.notices  # engines that differ would be loaded again, and so come to θ too
     subject.fleet.rollout(ROUND, PROMPTS, SHORT)
     for engine in (subject.fleet, subject.one):
         engine.commit(A)
@@ -251,7 +254,7 @@ def test_three_kills_of_driver_or_engine_at_random_moments_change_nothing() -> N
     assert "equal scores and weights after 3 kills" in done.stdout
 
 
-def test_a_busy_engine_knows_its_next_job_but_the_last_jobs_wait_for_who_is_free_first() -> None:
+def test_a_busy_engine_knows_its_next_job_and_the_last_jobs_wait_for_who_is_free_first() -> None:
     class Asked:
         def __init__(self, number: int) -> None:
             self.number = number
@@ -278,6 +281,11 @@ def test_a_busy_engine_knows_its_next_job_but_the_last_jobs_wait_for_who_is_free
     assert held() == [(1, 2), (1, 4), (2, 5)]
     done(5)
     assert held() == [(1, 2), (1, 4), (2, 6)]
+    for index in (2, 4):  # the first engine died; another starts in its place
+        done(index)
+        shift.take_back(index)
+    del seats[0]
+    assert held() == [(2, 2), (2, 6)]
 
 
 def test_ray_that_is_not_installed_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:

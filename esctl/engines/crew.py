@@ -5,10 +5,11 @@ to the engine's process, with the moves that the engine has not seen yet, and it
 """
 
 import time
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from heapq import heappop, heappush
 from pathlib import Path
 from typing import TYPE_CHECKING, Generic, TypeVar
 
@@ -76,7 +77,7 @@ class _Shift(Generic[T]):
     """Jobs that are each done once, by whoever is free."""
 
     def __init__(self, jobs: Sequence[Job[T]]) -> None:
-        self._jobs, self._waiting = jobs, deque(range(len(jobs)))
+        self._jobs, self._waiting = jobs, list(range(len(jobs)))  # a heap
         self.running: dict[Answer[T], tuple[Seat, int]] = {}
         self.results: dict[int, T] = {}
 
@@ -89,13 +90,13 @@ class _Shift(Generic[T]):
         for ahead in range(1 + AHEAD):
             for seat in present:
                 if given[seat.number] <= ahead and len(self._waiting) > ahead * len(present):
-                    index = self._waiting.popleft()
+                    index = heappop(self._waiting)
                     self.running[seat.ask(moves, self._jobs[index])] = seat, index
                     given[seat.number] += 1
 
     def take_back(self, index: int) -> None:
-        """A job whose engine died comes first again: those after it wait for it to be told."""
-        self._waiting.appendleft(index)
+        """A job whose engine died comes before those after it, which wait for it to be told."""
+        heappush(self._waiting, index)
 
 
 class Crew:
@@ -250,7 +251,7 @@ class Crew:
         except RayTaskError as error:
             raise error.cause from None  # as the engine raised it
         except RayError:
-            if seat in self._seats:  # else it was found dead by another job that it had been given
+            if seat in self._seats:  # else another job that it held has shown it dead
                 self._replace(seat)
             raise _DiedError from None
         return result
