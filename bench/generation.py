@@ -72,8 +72,9 @@ def measure(
     engine: VLLMEngine, plain: "LLM", prompts: list[list[int]], tokens: int, members: int, clock: Callable[[], float]
 ) -> tuple[float, float]:
     """Seconds per candidate of one round, its restore included; and of as many plain calls, made between its steps."""
-    theirs, calls, steps = 0.0, plain_calls(plain, prompts, tokens, members), engine._live._llm.llm_engine
-    step, graded = steps.step, list[int]()
+    theirs, calls, graded = 0.0, plain_calls(plain, prompts, tokens, members), list[int]()
+    llm_engine = engine._live._llm.llm_engine
+    step = llm_engine.step
 
     def plain_step() -> bool:
         nonlocal theirs
@@ -90,11 +91,11 @@ def measure(
         graded.extend(len(re.findall(r"\d+", sample.text)) for samples in completions for sample in samples)
 
     round_ = Round(0, 0, EMPTY, tuple(Move.of([seed], [1e-3]) for seed in range(members)))
-    steps.step = both_step
+    llm_engine.step = both_step
     begun = clock()
     engine.rollout(round_, prompts, Sampling(0.0, tokens, ignore_eos=True), on_candidate=grade)
     ours = clock() - begun - theirs
-    del steps.step  # the class's own again
+    del llm_engine.step  # the class's own again
     while plain_step():
         pass
     assert len(graded) == members * len(prompts), len(graded)

@@ -56,8 +56,8 @@ class Engine(Protocol):
     """Weights, an fp32 center θ, and rollouts.
 
     Laws, held by one contract suite over every engine: after `rollout` or `nll`, also after an exception inside, the
-    live weights are bitwise what they were; equal inputs give equal outputs; `commit(a)`, `commit(b)` depends on the
-    sequence only; no global random state of the caller is touched.
+    live weights are bitwise what they were, unless a rollout was told to stay; equal inputs give equal outputs;
+    `commit(a)`, `commit(b)` depends on the sequence only; no global random state of the caller is touched.
     """
 
     dim: int  # Σ numel of the keys that save_pretrained writes
@@ -77,7 +77,8 @@ class Engine(Protocol):
 
         `seeds[prompt][sample]` gives each sample its own token-sampling seed and their number; None is one sample each
         (greedy). `on_candidate(index, [prompt][sample])` runs as soon as a candidate is done, before the next.
-        `stay` leaves the last candidate live, for who hands out a round in pieces and calls `restore` after it.
+        `stay` may leave the last candidate live, if nothing is raised: for who hands out a round in pieces, and calls
+        `restore` before anything looks at the live weights.
         """
         ...
 

@@ -162,7 +162,7 @@ class Center:
         self._write(self._theta, move)
 
     def _forget_probe(self) -> None:
-        """Before θ changes."""
+        """Let the next `stage` write θ' anew: θ is about to change."""
         self.unstage()
         self._in_probe = EMPTY
 

@@ -105,7 +105,7 @@ class DeviceCenter:
             self._host.commit(move)
 
     def _forget_probe(self) -> None:
-        """Before θ changes."""
+        """Let the next `stage` write θ' anew: θ is about to change."""
         self.unstage()
         self._in_probe = EMPTY
 

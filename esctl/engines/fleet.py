@@ -46,7 +46,7 @@ class Fleet:
         """See `Engine.rollout`; `on_candidate` comes in order, while the engines go on with the next candidates.
 
         An engine cannot know which candidate is its last, and giving θ back costs as much as a write. So each stays
-        with what it did last until something looks at its live weights: `checksum` here, all else writes anew anyway.
+        with what it did last, whatever `stay` says: `checksum` restores θ before it looks, all else writes anew anyway.
         """
 
         def alone(candidate: Move) -> Job[list[list[Completion]]]:

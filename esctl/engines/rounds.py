@@ -31,7 +31,9 @@ def each_candidate(
     done: Callable[[int, T], None] | None = None,
     stay: bool = False,
 ) -> list[T]:
-    """`evaluate()` under each candidate in turn, then θ is live again, whatever was raised; or the last one stays.
+    """`evaluate()` under each candidate in turn, then θ is live again, whatever was raised.
+
+    With `stay` the last candidate stays live instead, unless something was raised.
 
     A candidate never builds on the one before: every write starts at the center, so an interrupted one leaves nothing
     behind that the next write would not replace.

@@ -249,7 +249,7 @@ def _import_vllm() -> None:
 
 
 def _close_groups_of_one() -> None:
-    """End the process groups that vLLM opens for one rank, and sends nothing through.
+    """End the process groups that vLLM opens for one rank and sends nothing through.
 
     On a CPU each keeps threads that wake a hundred times a second, which takes a percent of every core that computes.
     The group of all ranks stays: another engine in this process would ask it.
