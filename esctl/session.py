@@ -86,10 +86,16 @@ def read_recipe(run: RunDir) -> Recipe:
 
 
 def refuse_changes(run: RunDir, recorded: Recipe, wanted: Recipe) -> None:
-    """A resumed run is the same run: only its length, evaluations, checkpoints and engine may change."""
+    """A resumed run is the same run: it may grow, and its evaluations, checkpoints and engine may change."""
     different = changes(recorded, wanted)
     if different:
         raise RunError(f"{run.path}: --resume cannot change {'; '.join(different)}; start another run with --run")
+    done = run.read_record().generation if run.exists else 0
+    if wanted.generations < done:
+        raise RunError(
+            f"{run.path}: has {done} generations, --resume cannot make them {wanted.generations}; give {done} or"
+            " more, or take an earlier one with `esctl export` or `esctl eval --step`"
+        )
 
 
 @contextmanager

@@ -54,6 +54,7 @@ RESUME = "train --resume --run D/run --generations 3"
 DAMAGED = [
     (_no_damage, f"train {SMALL} --run D/run", 1, "D/run: is in use; continue it with --resume, or choose another"),
     (_no_damage, f"{RESUME} --set method.sigma=1", 1, "D/run: --resume cannot change method.sigma: 0.015 → 1.0; start"),
+    (_no_damage, RESUME.replace("3", "1"), 1, "D/run: has 2 generations, --resume cannot make them 1; give 2"),
     (_spoil_scores, RESUME, 1, "D/run/scores.jsonl:2: line: Invalid JSON"),
     (_swap_scores, RESUME, 1, "D/run/scores.jsonl:1: holds generation, round, member (0, 0, 1) where (0, 0, 0) must"),
     (_other_base, RESUME, 1, "D/run: the base weights are not as recorded (00"),
