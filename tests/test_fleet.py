@@ -279,13 +279,17 @@ def test_a_busy_engine_knows_its_next_job_and_the_last_jobs_wait_for_who_is_free
     assert held() == [(1, 2), (1, 4), (2, 3)]
     done(3)
     assert held() == [(1, 2), (1, 4), (2, 5)]
-    done(5)
-    assert held() == [(1, 2), (1, 4), (2, 6)]
     for index in (2, 4):  # the first engine died; another starts in its place
         done(index)
         shift.take_back(index)
     del seats[0]
-    assert held() == [(2, 2), (2, 6)]
+    assert held() == [(2, 2), (2, 5)]
+    done(5)
+    assert held() == [(2, 2), (2, 4)]
+    done(2)
+    assert held() == [(2, 4)]
+    done(4)
+    assert held() == [(2, 6)]
 
 
 def test_ray_that_is_not_installed_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
