@@ -1,5 +1,6 @@
 """What a recipe would do and cost, before anything is trained: recipe, first prompt, rollouts, memory, replay."""
 
+from esctl.display import duration
 from esctl.engines import chosen_kind
 from esctl.experiment import Experiment
 from esctl.memory import DTYPES, GIB, ITEMSIZE, Footprint, Setting, footprint, weights_alone
@@ -59,11 +60,13 @@ def _work(recipe: Recipe) -> str:
 def _evolution_costs(recipe: Recipe, dim: int) -> dict[str, str]:
     """What only seeds cost: served weights, centers, and the way back from recorded scores."""
     terms = recipe.generations * recipe.evolution.rounds[-1] * dim
+    seconds = terms / TERMS_PER_SECOND
+    some = f"some {duration(seconds)}" if seconds >= 1 else "under 1 s"
     return {
         "engines": f"{recipe.engine.replicas}",
         "served weights": served_text(recipe, dim),
         "fp32 center": center_text(recipe, dim),
-        "replay": f"{terms:.1e} noise terms, some {terms / TERMS_PER_SECOND:,.0f} s on one core without checkpoints",
+        "replay": f"{terms:.1e} noise terms, {some} on one core without checkpoints",
     }
 
 
