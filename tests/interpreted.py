@@ -117,7 +117,7 @@ def sharded() -> list[str]:
     ]
     device = DeviceCenter(center, parts)
     problems = []
-    for step in range(2):  # θ, then θ after a commit
+    for step in ("at first", "after a commit", "after a load"):
         device.stage(Case(1, 1, n_terms=3).move())
         device.stage(Case(1, 1, n_terms=3).move())  # a round's next piece
         device.write(Case(1, 1, n_terms=2).move())
@@ -129,8 +129,12 @@ def sharded() -> list[str]:
             rows, columns = part.piece.rows, part.piece.columns
             expected = whole[rows.start : rows.stop, columns.start : columns.stop]
             if not torch.equal(expected.reshape(part.live.shape), part.live):
-                problems.append(f"{part.piece.name} after {step} commits")
-        device.commit(Case(1, 1, n_terms=4).move())
+                problems.append(f"{part.piece.name} {step}")
+        if step == "at first":
+            device.commit(Case(1, 1, n_terms=4).move())
+        else:
+            center.commit(Case(1, 1, n_terms=4).move())  # stands for a file that was read
+            device.load()
     return problems
 
 
