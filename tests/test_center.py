@@ -295,6 +295,14 @@ def _forget_norm(tensors):
     return {n: t for n, t in tensors.items() if n != "model.norm.weight"}
 
 
+def _quantise(tensors):
+    """As some exporters do, who say so in a file of their own."""
+    import torch
+
+    name = "model.layers.0.mlp.up_proj.weight"
+    return tensors | {name: tensors[name].to(torch.float8_e4m3fn), f"{name}_scale": torch.ones(1)}
+
+
 def _untie(tensors):
     return tensors | {"lm_head.weight": tensors["model.embed_tokens.weight"] * 2}
 
@@ -303,13 +311,15 @@ def _untie(tensors):
     ("config", "change", "says"),
     [
         ({"quantization_config": {"quant_method": "fp8"}}, None, "quantised"),
+        ({}, _quantise, r"quantised \(model.layers.0.mlp.up_proj.weight_scale\)"),
+        ({"image_token_id": 5}, None, "multimodal"),
         ({"model_type": "no-such-model"}, None, "config.json that cannot be read"),
         ({"model_type": "t5"}, None, "not a causal language model"),
         ({"model_type": "qwen2_moe", "num_experts": 4}, None, "mixture of experts"),
         ({}, _forget_norm, "lacks weights for model.norm.weight"),
         ({}, _untie, "ties its embeddings"),
     ],
-    ids=["quantised", "unknown", "seq2seq", "moe", "incomplete", "half-tied"],
+    ids=["quantised", "quantised-unsaid", "multimodal", "unknown", "seq2seq", "moe", "incomplete", "half-tied"],
 )
 def test_a_model_that_cannot_be_trained_is_refused_in_one_line(tiny_qwen2, tmp_path, config, change, says):
     copy = copy_with(tiny_qwen2, tmp_path / "model", **config)

@@ -46,11 +46,15 @@ UNSUPPORTED = {
     "quantization_config": "its weights are quantised",
     "vision_config": "it is multimodal",
     "audio_config": "it is multimodal",
+    "audio_encoder_config": "it is multimodal",
+    "image_token_id": "it is multimodal",
     "num_experts": "it is a mixture of experts",
     "num_local_experts": "it is a mixture of experts",
     "n_routed_experts": "it is a mixture of experts",
     "moe_num_experts": "it is a mixture of experts",
 }
+# Parts of names that only quantised weights have beside them; some folders say so nowhere else.
+QUANTISED = ("scale", "zero_point", "qweight", "qzeros", "absmax")
 tensor_id = lru_cache(maxsize=None)(noise.tensor_id)
 
 
@@ -315,6 +319,11 @@ def load_module(folder: Path, config: "PretrainedConfig") -> "PreTrainedModel":
             )
     except (OSError, ValueError, RuntimeError, SafetensorError) as error:
         raise EngineError(f"model {folder} cannot be loaded as a causal language model: {_first_line(error)}") from None
+    for name in sorted(map(str, report["unexpected_keys"])):
+        if any(part in name for part in QUANTISED):
+            raise EngineError(
+                f"model {folder} cannot be trained, because its weights are quantised ({name}): use a dense text model"
+            )
     wrong = sorted(map(str, report["missing_keys"] | report["mismatched_keys"]))
     if wrong:
         raise EngineError(f"model {folder} lacks weights for {', '.join(wrong[:3])}: the checkpoint is not complete")
