@@ -68,7 +68,9 @@ class RunDir:
             raise RunError(f"{self.path}: is a file; choose a directory with --run") from None
         except OSError as error:
             what = f"cannot be written ({error.strerror})"
-            raise RunError(f"{error.filename or self.path}: {what}; choose another place with --run") from None
+            raise RunError(
+                f"{error.filename or self.path}: {what}; give write access, or choose another place with --run"
+            ) from None
         try:  # apart: what the caller raises is not about the lock
             yield
         finally:
