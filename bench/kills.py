@@ -125,7 +125,8 @@ def engines_of(driver: int) -> list[int]:
     found = []
     for process in psutil.Process(driver).children(recursive=True):
         with suppress(psutil.NoSuchProcess):
-            found += [process.pid] if process.cmdline()[0].startswith("ray::Replica") else []
+            name = "".join(process.cmdline())  # a process that died a moment ago has none
+            found += [process.pid] if name.startswith("ray::Replica") else []
     return found
 
 
