@@ -321,9 +321,7 @@ def load_module(folder: Path, config: "PretrainedConfig") -> "PreTrainedModel":
         raise EngineError(f"model {folder} cannot be loaded as a causal language model: {_first_line(error)}") from None
     for name in sorted(map(str, report["unexpected_keys"])):
         if any(part in name for part in QUANTISED):
-            raise EngineError(
-                f"model {folder} cannot be trained, because its weights are quantised ({name}): use a dense text model"
-            )
+            raise _untrainable(folder, UNSUPPORTED["quantization_config"], name)
     wrong = sorted(map(str, report["missing_keys"] | report["mismatched_keys"]))
     if wrong:
         raise EngineError(f"model {folder} lacks weights for {', '.join(wrong[:3])}: the checkpoint is not complete")
@@ -359,7 +357,11 @@ def _check_supported(folder: Path, config: Mapping[str, object]) -> None:
             _check_supported(folder, section)
     for key, reason in UNSUPPORTED.items():
         if config.get(key):
-            raise EngineError(f"model {folder} cannot be trained, because {reason} ({key}): use a dense text model")
+            raise _untrainable(folder, reason, key)
+
+
+def _untrainable(folder: Path, reason: str, evidence: str) -> EngineError:
+    return EngineError(f"model {folder} cannot be trained, because {reason} ({evidence}): use a dense text model")
 
 
 @contextmanager
