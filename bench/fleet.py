@@ -22,8 +22,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from esctl.engines import Completion, Engine, EngineSpec, Sampling, open_engine
-from esctl.engines.fleet import Fleet
-from esctl.moves import EMPTY, Move, Round
+from esctl.engines.fleet.engine import Fleet
+from esctl.noise.moves import EMPTY, Move, Round
 
 EMBEDDED = Path(__file__).parent.parent / "esctl" / "assets" / "tiny"
 CONTEXT = 512

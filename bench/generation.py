@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from esctl.engines import Completion, EngineSpec, Sampling
-from esctl.engines.caller import process_kept
-from esctl.engines.vllm import VLLMEngine
-from esctl.moves import EMPTY, Move, Round
+from esctl.engines.process import process_kept
+from esctl.engines.vllm.engine import VLLMEngine
+from esctl.noise.moves import EMPTY, Move, Round
 
 if TYPE_CHECKING:
     from vllm import LLM, PoolingRequestOutput, RequestOutput

@@ -16,10 +16,10 @@ from statistics import median
 import numpy as np
 import torch
 
-from esctl import noise
-from esctl.moves import EMPTY, Move, member_seed
+from esctl.noise import spec
+from esctl.noise.moves import EMPTY, Move, member_seed
 
-TENSOR = noise.tensor_id("model.layers.0.mlp.down_proj.weight")
+TENSOR = spec.tensor_id("model.layers.0.mlp.down_proj.weight")
 QWEN_HALF_B = 494_032_768  # weights of Qwen2.5-0.5B
 PIECE = 1 << 24  # weights of one tensor: the model is that many tensors, as a real one is
 SIGMA = 1e-3
@@ -43,17 +43,17 @@ def step(n_terms: int) -> Move:
 
 def check() -> int:
     """Compare the compiled kernel with the specification; returns the number of writes compared."""
-    from esctl import noise_triton
+    from esctl.noise import gpu
 
     rng, compared = np.random.default_rng(0), 0
     shapes = [(1, 1, 0, None), (3, 33, 5, None), (64, 256, 0, None), (5, 17, (1 << 34) + 11, 100), (16, 64, 64, 512)]
     for rows, cols, first, stride in shapes:
         center = rng.normal(size=(rows, cols)).astype(np.float32)
         for move in (EMPTY, step(1), step(2), step(64)):
-            exact = torch.from_numpy(noise.reference_write(center, move, TENSOR, first, stride))
+            exact = torch.from_numpy(spec.reference_write(center, move, TENSOR, first, stride))
             for name, dtype in DTYPES.items():
                 out = torch.empty(rows, cols, dtype=dtype, device="cuda")
-                noise_triton.write(out, torch.from_numpy(center).cuda(), move, TENSOR, first, stride)
+                gpu.write(out, torch.from_numpy(center).cuda(), move, TENSOR, first, stride)
                 if not torch.equal(out.cpu().view(torch.uint8), exact.to(dtype).view(torch.uint8)):
                     raise SystemExit(f"bench/gpu.py: {name} [{rows}, {cols}] with {len(move)} terms is not the CPU's")
                 compared += 1
@@ -76,7 +76,7 @@ def milliseconds(run: Callable[[], None], repeats: int) -> float:
 
 
 def measure(dim: int, repeats: int) -> list[Row]:
-    from esctl import noise_triton
+    from esctl.noise import gpu
 
     sizes = [PIECE] * (dim // PIECE) + [dim % PIECE] * (dim % PIECE > 0)
     centers = [torch.randn(size, device="cuda") * 0.02 for size in sizes]
@@ -87,7 +87,7 @@ def measure(dim: int, repeats: int) -> list[Row]:
 
         def ours(move: Move, lives: list[torch.Tensor] = lives) -> None:
             for live, center in zip(lives, centers, strict=True):
-                noise_triton.write(live, center, move, TENSOR)
+                gpu.write(live, center, move, TENSOR)
 
         def peers(lives: list[torch.Tensor] = lives, generator: torch.Generator = generator) -> None:
             for sign in (SIGMA, -SIGMA):

@@ -14,7 +14,7 @@ import time
 from dataclasses import asdict, dataclass
 
 from esctl.tasks import Limits, Problem, TaskSpec, open_task
-from esctl.tasks.boxes import BoxGrader
+from esctl.tasks.grading.boxes import BoxGrader
 
 LAW_SECONDS = 5.0
 LENGTH = 400  # characters

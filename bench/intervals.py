@@ -16,9 +16,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from esctl.pairs import difference
-from esctl.resampling import resampled
-from esctl.rows import mean_estimate
+from esctl.comparison.rows import difference, mean_estimate
+from esctl.stats import resampled
 
 Floats = NDArray[np.float64]
 DIFFICULTY_SD = 1.5  # of logits over problems: answers of one model to one problem are far from independent

@@ -23,7 +23,7 @@ from pathlib import Path
 
 import psutil
 
-from esctl.rundir import RunDir
+from esctl.runs.directory import RunDir
 
 SMALL = ("prompts=8", "method.population=4", "eval.every=0", "eval.final=null", "sampling.max_tokens=40",
          "checkpoint_every=2", "engine.threads=1")  # fmt: skip

@@ -14,8 +14,8 @@ import sys
 from pathlib import Path
 
 from esctl.engines import EngineSpec, Sampling, open_engine
-from esctl.engines.peaks import host_peak
-from esctl.moves import EMPTY, Move, Round
+from esctl.engines.process import host_peak
+from esctl.noise.moves import EMPTY, Move, Round
 
 EMBEDDED = Path(__file__).parent.parent / "esctl" / "assets" / "tiny"
 MIB = 1 << 20

@@ -25,10 +25,10 @@ import numba
 import numpy as np
 import torch
 
-from esctl import noise
 from esctl.engines import EngineSpec, open_engine
-from esctl.engines.center import Center
-from esctl.moves import Move, member_seed
+from esctl.engines.weights.center import Center
+from esctl.noise import cpu, spec
+from esctl.noise.moves import Move, member_seed
 
 TINY = Path(__file__).parent.parent / "esctl" / "assets" / "tiny"
 SIGMA = 1e-3
@@ -85,21 +85,21 @@ class Weights:
     def __init__(self, shapes: dict[str, tuple[int, ...]]) -> None:
         self.centers = [np.zeros(int(np.prod(shape)), np.float32) for shape in shapes.values()]
         self.outs = [np.empty_like(c) for c in self.centers]
-        self.ids = [noise.tensor_id(name) for name in shapes]
+        self.ids = [spec.tensor_id(name) for name in shapes]
         self.torch = [(torch.from_numpy(o), torch.from_numpy(c)) for o, c in zip(self.outs, self.centers, strict=True)]
         self.size = sum(c.size for c in self.centers)
 
     def write(self, move: Move) -> None:
         """Every tensor in one pass."""
         for out, center, tensor in zip(self.outs, self.centers, self.ids, strict=True):
-            noise.write(out, center, move, tensor)
+            cpu.write(out, center, move, tensor)
 
     def write_apart(self, move: Move) -> None:
         """The same step as a pass per term, in place."""
         for term in move.terms:
             one = Move((term,))
             for out, tensor in zip(self.outs, self.ids, strict=True):
-                noise.write(out, out, one, tensor)
+                cpu.write(out, out, one, tensor)
 
     def randn_add(self, n_terms: int = 1) -> None:
         """A pass per term, as a seeded normal sample that is scaled and added."""

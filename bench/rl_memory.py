@@ -14,11 +14,12 @@ from pathlib import Path
 
 import torch
 
-from esctl.baselines import Step, open_trainer
-from esctl.engines.peaks import host_peak
-from esctl.experiment import Experiment
-from esctl.memory import Setting, architecture, footprint
-from esctl.recipe import EMBEDDED, load_recipe
+from esctl.engines.process import host_peak
+from esctl.experiment.estimates.memory import Setting, architecture, footprint
+from esctl.experiment.experiment import Experiment
+from esctl.experiment.loading import load_recipe
+from esctl.experiment.recipe import EMBEDDED
+from esctl.training.rl import Step, open_trainer
 
 MIB = 1 << 20
 PROMPTS, SAMPLES, MICROBATCH, NEW_TOKENS = 4, 4, 4, 64

@@ -16,7 +16,7 @@ import numpy as np
 import psutil
 
 from esctl.engines import EngineSpec, Sampling, open_engine
-from esctl.moves import EMPTY, Move, Round
+from esctl.noise.moves import EMPTY, Move, Round
 
 EMBEDDED = Path(__file__).parent.parent / "esctl" / "assets" / "tiny"
 MIB = 1 << 20

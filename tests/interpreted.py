@@ -11,10 +11,10 @@ from pathlib import Path
 
 import numpy as np
 
-from esctl import noise
-from esctl.moves import Move
+from esctl.noise import spec
+from esctl.noise.moves import Move
 
-TENSOR = noise.tensor_id("model.layers.0.mlp.down_proj.weight")
+TENSOR = spec.tensor_id("model.layers.0.mlp.down_proj.weight")
 DTYPES = ("float32", "bfloat16", "float16")
 
 
@@ -63,7 +63,7 @@ SHAPES = (
     Case(40, 1, first=2, stride=13),
     Case(3, 50, first=(1 << 32) - 77, n_terms=2),
     Case(5, 17, first=(1 << 34) + 11, stride=100, n_terms=3),
-    Case(2, 4096, first=noise.MAX_ELEMENTS - 8192),  # the last elements that a tensor may have
+    Case(2, 4096, first=spec.MAX_ELEMENTS - 8192),  # the last elements that a tensor may have
     Case(4, 40, n_terms=30),
     Case(4, 40, first=3, stride=90, n_terms=64),
     Case(7, 9, n_terms=0),
@@ -83,13 +83,13 @@ def wrong(case: Case) -> int:
     """How many elements differ in a bit."""
     import torch
 
-    from esctl import noise_triton
+    from esctl.noise import gpu
 
     center, dtype = torch.from_numpy(case.center()), getattr(torch, case.dtype)
-    exact = noise.reference_write(case.center(), case.move(), TENSOR, case.first, case.stride)
+    exact = spec.reference_write(case.center(), case.move(), TENSOR, case.first, case.stride)
     expected = torch.from_numpy(exact).to(dtype)
     out = center if case.in_place else torch.full(center.shape, 77, dtype=dtype)
-    noise_triton.write(out, center, case.move(), TENSOR, case.first, case.stride)
+    gpu.write(out, center, case.move(), TENSOR, case.first, case.stride)
     bits = torch.int32 if case.dtype == "float32" else torch.int16
     return int((out.view(bits) != expected.view(bits)).sum())
 
@@ -98,9 +98,9 @@ def sharded() -> list[str]:
     """What is wrong with a center beside one rank's live tensors: rows, columns and a bias, two fused, in bf16."""
     import torch
 
-    from esctl.engines.center import Center
-    from esctl.engines.device import DeviceCenter, Part
-    from esctl.engines.shards import Share, Split, piece
+    from esctl.engines.weights.center import Center
+    from esctl.engines.weights.device import DeviceCenter, Part
+    from esctl.engines.weights.shards import Share, Split, piece
 
     shapes = {"up.weight": (24, 10), "gate.weight": (24, 10), "down.weight": (10, 24), "up.bias": (24,)}
     center, rank = Center(shapes), Share(1, 4)
@@ -122,9 +122,9 @@ def sharded() -> list[str]:
         device.stage(Case(1, 1, n_terms=3).move())  # a round's next piece
         device.write(Case(1, 1, n_terms=2).move())
         for part in parts:
-            flat, tensor = center.tensor(part.piece.name).reshape(-1), noise.tensor_id(part.piece.name)
+            flat, tensor = center.tensor(part.piece.name).reshape(-1), spec.tensor_id(part.piece.name)
             for n_terms in (3, 2):
-                flat = noise.reference_write(flat, Case(1, 1, n_terms=n_terms).move(), tensor)
+                flat = spec.reference_write(flat, Case(1, 1, n_terms=n_terms).move(), tensor)
             whole = torch.from_numpy(flat).view(-1, part.piece.width).to(torch.bfloat16)
             rows, columns = part.piece.rows, part.piece.columns
             expected = whole[rows.start : rows.stop, columns.start : columns.stop]
@@ -140,14 +140,13 @@ def sharded() -> list[str]:
 
 def served(folder: str, path: str) -> list[str]:
     """What a whole engine shows: the live weights of a candidate and of θ, and θ in fp32, after commits and a load."""
-    from esctl.engines import EngineSpec, Sampling
-    from esctl.engines import transformers as engine_module
-    from esctl.engines.device import DeviceCenter
-    from esctl.moves import EMPTY, Round
+    from esctl.engines import EngineSpec, Sampling, transformers
+    from esctl.engines.weights.device import DeviceCenter
+    from esctl.noise.moves import EMPTY, Round
 
     if "TRITON_INTERPRET" in os.environ:
-        engine_module.open_on_device = lambda host, parts, probes, where: DeviceCenter(host, parts)
-    engine = engine_module.TransformersEngine(EngineSpec(Path(folder), dtype="bfloat16", probes=True))
+        transformers.open_on_device = lambda host, parts, probes, where: DeviceCenter(host, parts)
+    engine = transformers.TransformersEngine(EngineSpec(Path(folder), dtype="bfloat16", probes=True))
     engine.save_center(Path(path))
     seen: list[str] = []
     probe, candidate, step = (Case(1, 1, n_terms=n).move() for n in (1, 2, 4))

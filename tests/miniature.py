@@ -4,8 +4,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from esctl.recipe import dump_recipe, load_recipe
-from esctl.records import (
+from esctl.experiment.loading import dump_recipe, load_recipe
+from esctl.runs.directory import RunDir
+from esctl.runs.files import append_lines, write_atomic, write_json
+from esctl.runs.records import (
     AveragePoint,
     Base,
     Cost,
@@ -21,7 +23,6 @@ from esctl.records import (
     SharpnessRecord,
     TaskRecord,
 )
-from esctl.rundir import RunDir, append_lines, write_atomic, write_json
 
 RECORD = RunRecord(
     label="ES",

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 import torch
 
-from esctl import noise
 from esctl.engines import Completion, Sampling
-from esctl.moves import EMPTY, Move, Round
+from esctl.noise import spec
+from esctl.noise.moves import EMPTY, Move, Round
 
 KINDS = ("transformers", "vllm")
 SHORT, GREEDY = Sampling(0.0, 1), Sampling(0.0, 12, ignore_eos=True)
@@ -41,7 +41,7 @@ def moved(*moves: Move) -> Callable[[str, np.ndarray], np.ndarray]:
 
     def write(name: str, theta: np.ndarray) -> np.ndarray:
         for move in moves:
-            flat = noise.reference_write(theta.reshape(-1), move, noise.tensor_id(name))
+            flat = spec.reference_write(theta.reshape(-1), move, spec.tensor_id(name))
             theta = flat.reshape(theta.shape)
         return theta
 

@@ -16,7 +16,7 @@ from documented import ROOT, Command, mentioned, typed
 from typer.core import TyperCommand, TyperGroup
 
 from esctl.cli import app
-from esctl.recipe import load_recipe
+from esctl.experiment.loading import load_recipe
 
 TRANSFORMERS = "--engine transformers"
 FEW = f"-n 8 {TRANSFORMERS}"
@@ -50,8 +50,8 @@ CLAIMS = {
     "esctl train --recipe gsm8k/essam --set engine.replicas=": Claim("read"),  # of the hub, on a cluster
     "pip install 'esctl-lm[": Claim("extra"),
     "esctl train --recipe gsm8k/essam --set engine.tensor_parallel": Claim("read"),  # of the hub
-    "esctl train --recipe arithmetic/es --task file": Claim("elsewhere", where="test_own_task.py"),
-    "esctl sweep": Claim("elsewhere", where="test_sweep.py"),
+    "esctl train --recipe arithmetic/es --task file": Claim("elsewhere", where="tasks/test_own_task.py"),
+    "esctl sweep": Claim("elsewhere", where="training/test_sweep.py"),
     "esctl eval": Claim("run", FEW),
     "esctl passk": Claim("run", f"-n 1 {TRANSFORMERS}"),
     "esctl sharpness": Claim("run", f"-n 4 --seeds 1 --members 2 --directions 1 --sigmas 0.015 {TRANSFORMERS}"),

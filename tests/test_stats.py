@@ -10,13 +10,13 @@ from types import ModuleType
 import numpy as np
 import pytest
 
-from esctl.resampling import resampled
 from esctl.stats import (
     Estimate,
     both,
     mcnemar,
     over_problems,
     over_seeds,
+    resampled,
     score_interval,
     sd,
     seeds_half_width,

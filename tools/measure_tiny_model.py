@@ -15,8 +15,7 @@ import torch
 from transformers import AutoTokenizer, PreTrainedTokenizerFast, Qwen2ForCausalLM
 
 from esctl.tasks import TEST, TRAIN, Problem, Task
-from esctl.tasks.arithmetic import ArithmeticTask
-from esctl.tasks.tiny_countdown import TinyCountdownTask
+from esctl.tasks.embedded import ArithmeticTask, TinyCountdownTask
 
 MAX_TOKENS = 64
 BATCH = 512

@@ -13,7 +13,10 @@ import typer
 from typer.core import TyperGroup
 
 from esctl import __version__
-from esctl.cli import making, measuring, reading  # noqa: F401  each adds its commands; the help has this order
+from esctl.cli import train  # noqa: F401  each adds its commands; the help has this order
+
+from esctl.cli import evaluate  # isort: skip  # noqa: F401
+from esctl.cli import inspect  # isort: skip  # noqa: F401
 from esctl.cli.app import app, out
 from esctl.errors import EsctlError
 

@@ -1,10 +1,19 @@
-"""What all commands share: the app, common options, and the two ways to print."""
+"""What all commands share: the app, common options, and the two ways to print.
 
+pass@k: what `esctl passk` may be asked for, and what stored evaluations answer, as a table or JSON.
+
+Leaves drawing samples to `assess`, and coverage to `coverage`. No torch.
+"""
+
+import math
 from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.console import Console
+
+from esctl.errors import UsageError
+from esctl.evaluation.sampling import DEFAULT_TEMPERATURE
 
 app = typer.Typer(
     name="esctl",
@@ -42,3 +51,27 @@ def out(text: str) -> None:
 def progress() -> Console:
     """Where progress goes: standard error; plain when piped."""
     return Console(stderr=True, soft_wrap=True)
+
+
+def read_ks(text: str) -> list[int]:
+    """`1,8,64`, in order and once each."""
+    try:
+        ks = sorted({int(k) for k in text.split(",")})
+    except ValueError:
+        ks = [0]
+    if ks[0] < 1:
+        raise UsageError(f"--k {text}: write numbers of samples, 1 or more, such as --k 1,8,64")
+    return ks
+
+
+def read_temperatures(text: str | None, noise: float | None) -> list[float]:
+    """`0.6,1.0`; by default 0.6, and under weight noise 0: greedy."""
+    if text is None:
+        return [DEFAULT_TEMPERATURE if noise is None else 0.0]
+    try:
+        found = sorted({float(t) for t in text.split(",")})
+    except ValueError:
+        found = [-1.0]
+    if not all(t >= 0 and math.isfinite(t) for t in found):
+        raise UsageError(f"--temperature {text}: write numbers of 0 or more, such as --temperature 0.6,1.0")
+    return found

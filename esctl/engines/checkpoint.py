@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Protocol
 import torch
 
 from esctl.engines import Completion, EngineSpec, Sampling, TokenIds
-from esctl.engines.center import check_model
+from esctl.engines.weights.model import check_model
 from esctl.errors import EngineError, UsageError
 
 if TYPE_CHECKING:

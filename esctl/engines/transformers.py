@@ -13,18 +13,19 @@ from typing import TYPE_CHECKING
 import torch
 
 from esctl.engines import Completion, EngineSpec, Sampling, TokenIds
-from esctl.engines.caller import random_states_kept, use_threads
-from esctl.engines.center import Center, check_model, quiet_transformers
+from esctl.engines.candidates import each_candidate
 from esctl.engines.checkpoint import Checkpoint, dtype_name, serving_dtype
-from esctl.engines.device import Part, open_on_device
-from esctl.engines.generation import Generator, left_padded, positions_of
-from esctl.engines.peaks import Held, held_here
-from esctl.engines.rounds import each_candidate
-from esctl.engines.shards import Share, Split, piece
-from esctl.moves import EMPTY, Move, Round
+from esctl.engines.process import Held, held_here, random_states_kept, use_threads
+from esctl.engines.sampler import Generator, left_padded, positions_of
+from esctl.engines.weights.center import Center
+from esctl.engines.weights.device import Part, open_on_device
+from esctl.engines.weights.model import check_model, quiet_transformers
+from esctl.engines.weights.shards import Share, Split, piece
+from esctl.noise.moves import EMPTY, Move, Round
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
+
 
 NLL_ROWS = 8  # sequences whose logits over all target tokens are held at once
 

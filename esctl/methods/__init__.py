@@ -1,47 +1,34 @@
-"""What a method is, and which there are. Methods know seeds and scores; weights and text are for others."""
+"""The training methods by name. Methods know seeds and scores; weights and text are for others.
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Protocol
+May import `noise.moves` alone. An ES method is one file: a frozen dataclass whose fields are its settings in a recipe
+and which has the four parts of `protocol.Method`. An RL method is its settings here and a trainer in `training.rl`.
+`External` stands for a model that was trained elsewhere.
+"""
 
-from esctl.moves import EMPTY, Move, Round
-
-
-@dataclass(frozen=True)
-class State:
-    """Everything a method remembers between rounds; recomputed from recorded scores on resume."""
-
-    seed: int
-    dim: int  # number of weights, for methods that scale by a norm
-    generation: int = 0
-    index: int = 0  # round within the generation
-    probe: Move = EMPTY
-
-
-class Method(Protocol):
-    """Ask and tell on seeds: pure functions over explicit state. Scores: higher is better, everywhere."""
-
-    @property
-    def rounds(self) -> tuple[int, ...]:
-        """Candidates in each round of a generation; their sum is the cost of a generation in evaluations."""
-        ...
-
-    def start(self, seed: int, dim: int) -> State:
-        """The state before the first generation."""
-        ...
-
-    def ask(self, state: State) -> Round:
-        """The candidates to evaluate next."""
-        ...
-
-    def tell(self, state: State, scores: Sequence[float]) -> tuple[State, Move]:
-        """The next state, and the move to commit at θ now (empty after a probing round)."""
-        ...
-
-
-# The classes stand below the protocol because their modules import `State` from here.
-from esctl.methods.es import ES  # noqa: E402
-from esctl.methods.essam import ESSAM, ESSAMF  # noqa: E402
+from esctl.methods.es import ES
+from esctl.methods.essam import ESSAM, ESSAMF
+from esctl.methods.external import External
+from esctl.methods.grpo import GRPO
+from esctl.methods.ppo import PPO
+from esctl.methods.protocol import Method, State
 
 MethodConfig = ES | ESSAM | ESSAMF
 METHODS: dict[str, type[MethodConfig]] = {"es": ES, "essam": ESSAM, "essam-f": ESSAMF}
+
+BaselineConfig = GRPO | PPO
+BASELINES: dict[str, type[BaselineConfig]] = {"grpo": GRPO, "ppo": PPO}
+
+__all__ = [
+    "BASELINES",
+    "ES",
+    "ESSAM",
+    "ESSAMF",
+    "GRPO",
+    "METHODS",
+    "PPO",
+    "BaselineConfig",
+    "External",
+    "Method",
+    "MethodConfig",
+    "State",
+]

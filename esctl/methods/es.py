@@ -13,9 +13,9 @@ Deviations, all off by default: `mirrored` evaluates θ ± σε for N/2 seeds, a
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from esctl.methods import State
+from esctl.methods.protocol import State
 from esctl.methods.shaping import SHAPINGS, Shaping, is_flat
-from esctl.moves import EMPTY, Move, Round, member_seed
+from esctl.noise.moves import EMPTY, Move, Round, member_seed
 
 
 def check_population(size: int, sigma: float, mirrored: bool, name: str = "population") -> None:

@@ -22,10 +22,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from esctl.methods import State
 from esctl.methods.es import Population, check_population, check_sizes
+from esctl.methods.protocol import State
 from esctl.methods.shaping import Shaping, deviations, is_flat
-from esctl.moves import EMPTY, Move, Round, probe_seed
+from esctl.noise.moves import EMPTY, Move, Round, probe_seed
 
 Probe = Literal["against", "flipped", "random"]
 

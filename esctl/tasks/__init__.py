@@ -91,13 +91,13 @@ class TaskSpec:
 
 
 def _arithmetic(spec: TaskSpec) -> Task:
-    from esctl.tasks.arithmetic import ArithmeticTask
+    from esctl.tasks.embedded import ArithmeticTask
 
     return ArithmeticTask()
 
 
 def _tiny_countdown(spec: TaskSpec) -> Task:
-    from esctl.tasks.tiny_countdown import TinyCountdownTask
+    from esctl.tasks.embedded import TinyCountdownTask
 
     return TinyCountdownTask()
 

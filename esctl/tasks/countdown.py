@@ -10,9 +10,8 @@ from pathlib import Path
 
 from esctl.errors import TaskError
 from esctl.tasks import TEST, TRAIN, VALIDATION, Grade, Problem
-from esctl.tasks.answers import READ, countdown_value
-from esctl.tasks.data import Fields, Row, Source, find_file, load_rows
-from esctl.tasks.published import percentile, refuse_shared, refuse_unknown
+from esctl.tasks.data import Fields, Row, Source, find_file, load_rows, percentile, refuse_shared, refuse_unknown
+from esctl.tasks.grading.answers import READ, countdown_value
 
 FIELDS = Fields({"numbers": ("nums", "numbers"), "target": ("target",)}, {})
 # Rows of the hub's 490,364 that are read, the bounds of the splits in percent, and the most problems of each.

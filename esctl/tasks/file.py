@@ -8,11 +8,22 @@ from pathlib import Path
 
 from esctl.errors import TaskError, UsageError
 from esctl.tasks import TEST, TRAIN, VALIDATION, Columns, Grade, Limits, Problem
-from esctl.tasks.answers import MARK, READ, grade_number, number, strict_number
-from esctl.tasks.boxes import BoxGrader
-from esctl.tasks.data import Fields, Row, find_file, from_file, from_hub, hub_splits, pick
+from esctl.tasks.data import (
+    Fields,
+    Row,
+    find_file,
+    from_file,
+    from_hub,
+    hub_splits,
+    is_held_out,
+    percentile,
+    pick,
+    refuse_shared,
+    refuse_unknown,
+)
+from esctl.tasks.grading.answers import MARK, READ, grade_number, number, strict_number
+from esctl.tasks.grading.boxes import BoxGrader
 from esctl.tasks.prompts import GSM8K_PROMPT, MATH_PROMPT, TEXT_PROMPT
-from esctl.tasks.published import is_held_out, percentile, refuse_shared, refuse_unknown
 
 ALL = "all"  # a single file whole, to be evaluated on and never trained on
 TEST_FROM = 90  # a single file: percentiles from here on are test, below it train and validation

@@ -6,10 +6,9 @@ from pathlib import Path
 
 from esctl.errors import TaskError
 from esctl.tasks import TEST, TRAIN, Grade, Problem
-from esctl.tasks.answers import grade_number, strict_number
-from esctl.tasks.data import Fields, Row, Source
+from esctl.tasks.data import Fields, Published, Row, Source
+from esctl.tasks.grading.answers import grade_number, strict_number
 from esctl.tasks.prompts import GSM8K_PROMPT
-from esctl.tasks.published import Published
 
 HUB = "openai/gsm8k"
 CALCULATION = re.compile(r"<<[^<>]*>>")  # the annotators' calculator; models are not asked to write it

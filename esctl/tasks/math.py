@@ -1,4 +1,4 @@
-r"""Competition mathematics with answers in \boxed{}: MATH, AIME 2024, AMC 2023.
+"""Competition mathematics with answers in \\boxed{}: MATH, AIME 2024, AMC 2023.
 
 MATH (Hendrycks et al. 2021, arXiv 2103.03874) levels 3 to 5 for training; MATH500 (Lightman et al. 2023, arXiv
 2305.20050), 500 problems of MATH's own test split, for test. The contests have a test split alone. Leaves when two
@@ -9,11 +9,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from esctl.tasks import TEST, TRAIN, Grade, Limits, Problem
-from esctl.tasks.answers import boxed
-from esctl.tasks.boxes import BoxGrader
-from esctl.tasks.data import Fields, Row, Source
+from esctl.tasks.data import Fields, Published, Row, Source
+from esctl.tasks.grading.answers import boxed
+from esctl.tasks.grading.boxes import BoxGrader
 from esctl.tasks.prompts import MATH_PROMPT
-from esctl.tasks.published import Published
 
 TRAIN_LEVELS = ("level 3", "level 4", "level 5")
 FIELDS = Fields(

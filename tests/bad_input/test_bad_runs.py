@@ -11,10 +11,10 @@ from command import esctl
 from refusing import SMALL, files_below
 
 from esctl.assets import tiny_model_path
-from esctl.engines.center import Center
+from esctl.engines.weights.center import Center
 from esctl.errors import EngineError
-from esctl.records import Cost
-from esctl.rundir import RunDir
+from esctl.runs.directory import RunDir
+from esctl.runs.records import Cost
 
 
 def _no_damage(run: Path) -> None:

@@ -5,7 +5,7 @@ import importlib.util
 import pytest
 from refusing import refused
 
-from esctl.recipe import TRAINED
+from esctl.experiment.recipe import TRAINED
 
 # (command, exit code, message). D is the folder that the fixture `stage` makes.
 PLAIN = [

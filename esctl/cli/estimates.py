@@ -1,0 +1,278 @@
+"""`esctl precision` as text and JSON: a line per class of tensor, and a warning where little is realised.
+
+Leaves the numbers to `precision`.
+
+`esctl memory` as text and JSON: methods side by side, published figures beside them, and runs beside their formula.
+
+Leaves the formulas to `memory`, and what a run held to its `run.json`.
+
+What a recipe would do and cost, before anything is trained: recipe, first prompt, rollouts, memory, replay.
+"""
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+
+from esctl.cli.progress import duration
+from esctl.comparison.tables import aligned
+from esctl.experiment.estimates.memory import (
+    DTYPES,
+    GIB,
+    ITEMSIZE,
+    PUBLISHED_GIB,
+    PUBLISHED_MODEL,
+    WORK,
+    Architecture,
+    Footprint,
+    Measured,
+    Setting,
+)
+from esctl.experiment.estimates.plan import copies_policy, dimension, planned_footprint, rollouts_planned
+from esctl.experiment.estimates.precision import CLASSES, Realised, Sums
+from esctl.experiment.experiment import Experiment
+from esctl.experiment.loading import dump_recipe
+from esctl.experiment.recipe import Recipe
+
+ENOUGH = 0.9  # cosine below which a class is warned of
+
+
+def precision_text(found: Realised) -> str:
+    """The table, then one warning per class and kind of move."""
+    title = (
+        f"{found.model}: {found.method}, σ = {found.sigma:g}, served in {found.dtype}; of a first generation whose"
+        " scores are drawn at random"
+    )
+    lines = [
+        title,
+        *_precision_table(found),
+        "cosine of what is served with what was asked, norm as a share, weights that move",
+    ]
+    return "\n".join([*lines, *precision_warnings(found)])
+
+
+def precision_warnings(found: Realised) -> list[str]:
+    """One line for each class of which less than nine tenths of a direction is served."""
+    ways_out = "raise method.sigma, or serve it with engine.dtype float32"
+    probed = "the step is estimated beside the θ' that was asked for; engine.dtype float32 serves it"
+    advice = {"candidate": f"scores say little of it; {ways_out}", "probe": probed}
+    kept = "the fp32 center keeps what one step does not show"
+    return [
+        f"warning: {name}: a {kind} realises {sums.cosine:.2f} of its direction; {advice.get(kind, kept)}"
+        for kind, by_class in found.sums.items()
+        for name, sums in _ordered(by_class)
+        if sums.asked and sums.cosine < ENOUGH
+    ]
+
+
+def precision_json(found: Realised) -> str:
+    """The same numbers and warnings."""
+    classes = {
+        kind: {name: _sums_tree(sums) for name, sums in _ordered(by_class)} for kind, by_class in found.sums.items()
+    }
+    head = {"model": found.model, "method": found.method, "sigma": found.sigma, "dtype": found.dtype}
+    return json.dumps(
+        head | {"terms": found.moves, "realised": classes, "warnings": precision_warnings(found)}, indent=1
+    )
+
+
+def _precision_table(found: Realised) -> list[str]:
+    names = [name for name in CLASSES if any(name in by_class for by_class in found.sums.values())]
+    rows = [["", "", *(f"{kind}, {n} term{'s' * (n != 1)}" for kind, n in found.moves.items())]]
+    rows.append(["class", "weights read", *("cosine   norm  moved" for _ in found.moves)])
+    for name in names:
+        own = [by_class[name] for by_class in found.sums.values()]
+        rows.append([name, f"{own[0].weights:,}", *map(_precision_cell, own)])
+    return aligned(rows, left=1)
+
+
+def _precision_cell(sums: Sums) -> str:
+    return f"{sums.cosine:6.3f} {sums.norm_ratio:6.3f} {100 * sums.moved / sums.weights:4.0f} %"
+
+
+def _ordered(by_class: dict[str, Sums]) -> Iterator[tuple[str, Sums]]:
+    yield from ((name, by_class[name]) for name in CLASSES if name in by_class)
+
+
+def _sums_tree(sums: Sums) -> dict[str, float]:
+    shares = {"cosine": sums.cosine, "norm_ratio": sums.norm_ratio, "moved": sums.moved / sums.weights}
+    return {"weights": sums.weights, **shares}
+
+
+MEBI = 2**20
+
+
+PUBLISHED = "published for an 8B model"
+NOTE = (
+    "published: PPO 314.44 GiB, ESSAM 18 and 10 times below PPO and GRPO on average (arXiv 2602.01003). The"
+    "\nremainder is what no state explains: activations, 16-bit copies of weights under autocast, KV cache, workspace."
+)
+
+
+def memory_table(arch: Architecture, setting: Setting, prints: Sequence[Footprint]) -> str:
+    """One column per method; bytes by purpose, their sum, bytes per parameter, and the KV cache apart."""
+    unit, name = (GIB, "GiB") if max(p.total for p in prints) >= 4 * GIB else (MEBI, "MiB")
+    rows = [[name, *(p.method for p in prints)]]
+    for purpose in dict.fromkeys(key for p in prints for key in p.purposes):
+        label = f"{purpose} (estimate)" if purpose in WORK else purpose
+        rows.append([label, *(_bytes_cell(p.purposes.get(purpose, 0), unit) for p in prints)])
+    rows.append(["sum", *(_bytes_cell(p.total, unit) for p in prints)])
+    rows.append(["  of it in host memory", *(_bytes_cell(p.host, unit) for p in prints)])
+    rows.append(["  of it beside the model", *(_bytes_cell(p.device, unit) for p in prints)])
+    rows.append(["bytes per parameter", *(f"{p.total / arch.parameters:.1f}" for p in prints)])
+    rows.append(["  states beside the model", *(f"{_device_states(p) / arch.parameters:.1f}" for p in prints)])
+    rows += published_rows(arch, prints) if unit == GIB else []
+    rows.append([f"KV cache, {setting.rollouts} sequences, apart", *(_bytes_cell(p.kv, unit) for p in prints)])
+    notes = [NOTE] if any(row[0] == PUBLISHED for row in rows) else []
+    return "\n".join([memory_title(arch, setting), *(line.rstrip() for line in aligned(rows, left=1)), *notes])
+
+
+def memory_title(arch: Architecture, setting: Setting) -> str:
+    """What the numbers are about."""
+    how = "gradient checkpointing" if setting.checkpointing else "no checkpointing"
+    return (
+        f"{arch.name}: {arch.parameters:,} parameters; {setting.dtype},"
+        f" micro-batch {setting.batch} × {setting.seq} tokens, {how}; by formula, nothing was loaded"
+    )
+
+
+def published_rows(arch: Architecture, prints: Sequence[Footprint]) -> Iterator[list[str]]:
+    """For an 8B model: the published figures, and what of them no state explains."""
+    if not PUBLISHED_MODEL[0] <= arch.parameters <= PUBLISHED_MODEL[1]:
+        return
+    known = [PUBLISHED_GIB.get(p.method) for p in prints]
+    yield [PUBLISHED, *("" if k is None else f"{k:.1f}" for k in known)]
+    rest = [None if k is None else k - _device_states(p) / GIB for k, p in zip(known, prints, strict=True)]
+    yield ["  remainder over the states", *("" if r is None else f"{r:.1f}" for r in rest)]
+    yield ["  estimated above of it", *(_bytes_cell(p.work, GIB) for p in prints)]
+
+
+def runs_table(runs: Sequence[Measured]) -> str:
+    """One line per run; the interpreter and its libraries are in the measured host peak and not in the formula."""
+    rows = [["MiB", "method", "micro-batch", "formula", "KV", "host peak", "device peak"]]
+    for r in runs:
+        batch = f"{r.setting.batch} × {r.setting.seq} {r.setting.dtype}"
+        numbers = (r.formula.total, r.peak.kv, r.peak.host, r.peak.device)
+        rows.append([r.label, r.formula.method, batch, *(_bytes_cell(n, MEBI) for n in numbers)])
+    note = "host peak counts the interpreter and its libraries and the KV cache; the formula counts neither"
+    return "\n".join([*aligned(rows, left=1), note])
+
+
+def memory_json(arch: Architecture, setting: Setting, prints: Sequence[Footprint]) -> str:
+    """The analytic table in bytes."""
+    methods = {p.method: _footprint_tree(p) | {"bytes_per_parameter": p.total / arch.parameters} for p in prints}
+    return json.dumps({"model": asdict(arch), "setting": asdict(setting), "methods": methods}, indent=1)
+
+
+def runs_json(runs: Sequence[Measured]) -> str:
+    """The measured table in bytes."""
+    return json.dumps([asdict(r) | {"formula": _footprint_tree(r.formula)} for r in runs], indent=1)
+
+
+def _footprint_tree(print_: Footprint) -> dict[str, object]:
+    sums = {"total": print_.total, "host": print_.host, "device": print_.device, "kv": print_.kv}
+    return {"method": print_.method, "purposes": dict(print_.purposes), **sums}
+
+
+def _device_states(print_: Footprint) -> int:
+    return print_.device - print_.work
+
+
+def _bytes_cell(value: int, unit: int) -> str:
+    return f"{value / unit:,.1f}" if value else "–"
+
+
+TERMS_PER_SECOND = 5e8  # noise terms a core writes each second, measured by bench/noise.py; for orders of magnitude
+
+
+def plan_text(recipe: Recipe) -> str:
+    """The dry run, as text for a person; opens the tokenizer and the data, but no weights."""
+    experiment = Experiment(recipe)
+    experiment.check_training()
+    prompt = experiment.split(recipe.task.split).prompts[0]
+    sections = {
+        "recipe": dump_recipe(recipe).rstrip("\n"),
+        f"first prompt ({len(prompt.token_ids)} tokens, sha256 {experiment.prompt_sha256[:12]})": prompt.text,
+        "cost": "\n".join(f"{key:22}{value}" for key, value in planned_costs(experiment).items()),
+    }
+    return "\n\n".join(f"── {name}\n{text}" for name, text in sections.items())
+
+
+def planned_costs(experiment: Experiment) -> dict[str, str]:
+    """Upper bounds: every rollout may run to max_tokens."""
+    recipe = experiment.recipe
+    dim, rollouts = dimension(experiment), rollouts_planned(recipe)
+    prompts = experiment.split(recipe.task.split).prompts
+    prompt_tokens = round(rollouts * sum(len(p.token_ids) for p in prompts) / len(prompts))
+    n_evals = recipe.generations // recipe.eval.every + 1 if recipe.eval.every else 0
+    final = len(experiment.split(recipe.eval.final).problems) if recipe.eval.final else 0
+    return {
+        "weights": f"{dim:,}",
+        "generations": _work(recipe),
+        "training rollouts": f"{rollouts:,}",
+        "evaluation rollouts": f"{n_evals * recipe.eval.n + final:,}",
+        "prompt tokens": f"{prompt_tokens:,}",
+        "generated tokens": f"at most {rollouts * recipe.sampling.max_tokens:,}",
+        **(_evolution_costs(recipe, dim) if recipe.baseline is None else _gradient_costs(recipe, dim)),
+    }
+
+
+def _work(recipe: Recipe) -> str:
+    """What the run consists of, in words."""
+    if recipe.baseline is not None:
+        return f"{recipe.generations:,} steps of {recipe.prompts} prompts × {recipe.baseline.samples} samples"
+    candidates, n = sum(recipe.evolution.rounds), recipe.objective.n
+    words = f"{recipe.generations:,} of {candidates} candidates × {recipe.prompts} prompts"
+    return words + (f" × {n} samples" if n > 1 else "")
+
+
+def _evolution_costs(recipe: Recipe, dim: int) -> dict[str, str]:
+    """What only seeds cost: served weights, centers, and the way back from recorded scores."""
+    terms = recipe.generations * recipe.evolution.rounds[-1] * dim
+    seconds = terms / TERMS_PER_SECOND
+    some = f"some {duration(seconds)}" if seconds >= 1 else "under 1 s"
+    return {
+        "engines": f"{recipe.engine.replicas}",
+        "served weights": served_text(recipe, dim),
+        "fp32 center": center_text(recipe, dim),
+        "replay": f"{terms:.1e} noise terms, {some} on one core without checkpoints",
+    }
+
+
+def served_text(recipe: Recipe, dim: int) -> str:
+    """What the weights that models read take, in all engines. A dtype that is left open depends on the machine."""
+    engine = recipe.engine
+
+    def held(dtype: str) -> str:
+        return f"{_size(ITEMSIZE[DTYPES[dtype]] * dim * engine.replicas)} in {dtype}"
+
+    if engine.dtype == "auto":
+        return f"{held('float32')} on a CPU; {held('bfloat16')} on GPUs that have it"
+    return held(engine.dtype)
+
+
+def center_text(recipe: Recipe, dim: int) -> str:
+    """Where θ lies, with θ' where a method probes, beside served weights and KV cache.
+
+    Each rank of each engine keeps a whole center on the host.
+    """
+    section, theta = recipe.engine, 4 * dim
+    held, engines = theta * (1 + (len(recipe.evolution.rounds) > 1)), section.replicas
+    hosts = section.tensor_parallel * engines
+    on_host = f"{_size(held * hosts)} in host memory"
+    on_device = f"{_size(held * engines)} on GPUs and {_size(theta * hosts)} in host memory"
+    either = f"{on_host}; where GPUs have room, {on_device}"
+    return {"host": on_host, "device": on_device, "auto": either}[section.center]
+
+
+def _size(size: float) -> str:
+    """Bytes as a person says them: also what a model of a million weights holds is more than 0.00."""
+    return f"{size / GIB:.2f} GiB" if size >= GIB / 10 else f"{size * 1024 / GIB:.1f} MiB"
+
+
+def _gradient_costs(recipe: Recipe, dim: int) -> dict[str, str]:
+    """What only RL costs: gradients and copies, and the weights that draw its rollouts."""
+    states = _size(planned_footprint(recipe, dim).states)
+    return {
+        "rollouts drawn by": "a copy of the policy in vLLM" if copies_policy(recipe) else "the policy itself",
+        "memory": f"{states} of weights, gradients, optimizer and copies, beside activations and KV cache",
+    }

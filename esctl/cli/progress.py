@@ -1,0 +1,144 @@
+"""How progress looks: a live line on a terminal, plain lines when piped. Prints only to the console it is given."""
+
+from types import TracebackType
+from typing import Self
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, Task, TextColumn, TimeElapsedColumn
+from rich.table import Column
+from rich.text import Text
+
+from esctl.evaluation.draw import EvalProgress
+from esctl.evaluation.sampling import decoding_text
+from esctl.runs.records import EvalRecord, is_greedy, strict_share
+from esctl.stats import wilson
+from esctl.training.events import Evaluated, Event, GenerationDone, Notice
+from esctl.training.jobs import Progress as JobsProgress
+
+
+class TrainingDisplay:
+    """Shows the events of one training run on standard error."""
+
+    def __init__(self, console: Console, label: str) -> None:
+        self.console, self.label = console, label
+        self._bar = _live_bar(console)
+        self._task = self._bar.add_task(label, total=None, state="loading the model")
+        self._numbers = ""
+
+    def __enter__(self) -> Self:
+        self._bar.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._numbers:
+            self._bar.update(self._task, state=self._numbers)  # nothing is left of a run that is over
+        self._bar.stop()
+
+    def __call__(self, event: Event) -> None:
+        """Show one event."""
+        match event:
+            case GenerationDone():
+                self._generation(event)
+            case Evaluated(record):
+                self.console.print(f"{self.label}  {eval_line(record)}", highlight=False, soft_wrap=True)
+                if self._bar.tasks[self._task].total is None:
+                    self._bar.update(self._task, state="the first generation")
+            case Notice(text):
+                self.console.print(f"{self.label}  note: {text}", style="yellow", highlight=False, soft_wrap=True)
+
+    def _generation(self, event: GenerationDone) -> None:
+        self._numbers = generation_line(event)
+        done = int(event.metrics["generation"])
+        state = f"{duration(event.seconds_left)} left  {self._numbers}"
+        self._bar.update(self._task, total=event.generations, completed=done, state=state, refresh=True)
+        if not self.console.is_terminal:
+            line = f"{self.label}  generation {done}/{event.generations}  {state}"
+            self.console.print(line, highlight=False, soft_wrap=True)
+
+
+class EvaluationDisplay:
+    """Shows how far evaluations are, on a terminal only: what is piped gets results and no progress."""
+
+    def __init__(self, console: Console) -> None:
+        self._bar = _live_bar(console, transient=True)
+        self._task = self._bar.add_task("loading", total=None, state="")
+
+    def __enter__(self) -> Self:
+        self._bar.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._bar.stop()
+
+    def __call__(self, what: str, progress: EvalProgress) -> None:
+        """Show one evaluation after a chunk."""
+        left = (progress.total - progress.done) * progress.seconds / progress.drawn
+        state = f"{duration(left)} left  {progress.tokens / progress.seconds:,.0f} tok/s"
+        self._bar.update(self._task, description=what, total=progress.total, completed=progress.done, state=state)
+
+
+class _State(ProgressColumn):
+    """What is cut where a terminal is narrow: its end goes first, so that it opens with what matters most."""
+
+    def render(self, task: Task) -> Text:
+        return Text(task.fields["state"], no_wrap=True, overflow="ellipsis")
+
+
+def _live_bar(console: Console, transient: bool = False) -> Progress:
+    """What, how far, its state and the time since its start; on a terminal only."""
+    whole = Column(no_wrap=True)  # such a column is not narrowed while another can be
+    return Progress(
+        TextColumn("[bold]{task.description}"),
+        BarColumn(bar_width=12, table_column=whole.copy()),
+        MofNCompleteColumn(table_column=whole.copy()),
+        _State(),
+        TimeElapsedColumn(table_column=whole.copy()),
+        console=console,
+        disable=not console.is_terminal,
+        transient=transient,
+    )
+
+
+def generation_line(event: GenerationDone) -> str:
+    """Reward with its spread, accuracies and format side by side, and the pace."""
+    m = event.metrics
+    return (
+        f"reward {m['reward/mean']:.3f} ± {m['reward/sd']:.3f}"
+        f"  strict {m['accuracy/strict']:.3f}  flexible {m['accuracy/flexible']:.3f}"
+        f"  format {m['format/rate']:.3f}  {event.tokens_per_second:,.0f} tok/s"
+    )
+
+
+def eval_line(record: EvalRecord) -> str:
+    """One evaluation in one line: strict accuracy (with Wilson's interval where greedy), flexible, format."""
+    p, s = record.problems, record.sampling
+    n = sum(p.n)
+    strict = wilson(sum(p.strict), n)
+    # Samples of one problem are alike: Wilson's interval would be too narrow. `esctl passk` has the right one.
+    interval = f" ({100 * strict.low:.1f}–{100 * strict.high:.1f})" if s.n == 1 else ""
+    drawn = "" if s.n == 1 else f" × {s.n} samples"
+    how = "" if is_greedy(record) else f", {decoding_text(s.temperature, s.top_p, record.mode)}"
+    return (
+        f"{record.task.name} {record.split} at generation {record.step}{how}: strict"
+        f" {100 * strict_share(record):.1f} %{interval}, flexible {100 * sum(p.flexible) / n:.1f} %,"
+        f" format {100 * sum(p.formatted) / n:.1f} %, {len(p.id)} problems{drawn}"
+    )
+
+
+def jobs_line(progress: JobsProgress) -> str:
+    """What of many jobs is done, what runs, and how long is left."""
+    failed = f", {progress.failed} failed" if progress.failed else ""
+    left = "" if progress.seconds_left is None else f"; some {duration(progress.seconds_left)} left"
+    running = f"; running: {', '.join(progress.running)}" if progress.running else ""
+    return f"{progress.done}/{progress.total} done{failed}{running}{left}"
+
+
+def duration(seconds: float) -> str:
+    """Seconds as a person says them."""
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes:02d} min" if hours else f"{minutes} min {rest:02d} s" if minutes else f"{rest} s"

@@ -1,0 +1,56 @@
+"""`esctl show`: what a run did, as text, with stored rollouts to read."""
+
+from esctl.cli.progress import duration, eval_line
+from esctl.errors import RunError, UsageError
+from esctl.runs.directory import RunDir
+from esctl.runs.files import read_lines
+from esctl.runs.records import RunRecord, SampleRecord
+
+MEBI = 2**20
+
+
+def story(run: RunDir, generation: int | None, wrong: bool, n: int) -> str:
+    """State and cost, evaluations in order, then n rollouts of a generation."""
+    record = run.read_record()
+    evals = sorted(run.read_evals(), key=lambda e: (e.task.name, e.split, e.step))
+    parts = [summary(run, record), *(f"  {eval_line(e)}" for e in evals)]
+    if n > 0 and run.samples.is_dir():
+        parts += ["", *(sample_text(s) for s in chosen_samples(run, generation, wrong)[:n])]
+    return "\n".join(parts)
+
+
+def summary(run: RunDir, record: RunRecord) -> str:
+    """Who, what, how far and at what cost."""
+    cost, peak = record.train, record.peak_bytes
+    lines = [
+        f"{run.path}: {record.label} ({record.method}) on {record.base.name}, seed {record.seed}, {record.status}",
+        f"  {record.generation} generations, {cost.rollouts:,} rollouts, {cost.generated_tokens:,} tokens,"
+        f" {duration(cost.seconds)}, {cost.flops:.1e} FLOPs",
+        f"  peak MiB: {peak.host / MEBI:,.0f} host, {peak.device / MEBI:,.0f} device, {peak.kv / MEBI:,.0f} KV cache",
+        f"  {record.engine}",
+    ]
+    if record.kept_generation is not None:
+        lines.append(f"  weights/ holds generation {record.kept_generation}")
+    if record.grader_failures:
+        lines.append(f"  grader failures: {', '.join(f'{n} {cause}' for cause, n in record.grader_failures.items())}")
+    return "\n".join(lines)
+
+
+def chosen_samples(run: RunDir, generation: int | None, wrong: bool) -> list[SampleRecord]:
+    """The stored rollouts of a generation, the last by default."""
+    files = {int(p.stem): p for p in run.samples.glob("*.jsonl") if p.stem.isdecimal()}
+    if not files:
+        raise RunError(f"{run.path}: no rollouts are stored yet")
+    place = max(files) if generation is None else generation
+    if place not in files:
+        raise UsageError(f"--generation {place}: {run.path} has rollouts of {min(files)} to {max(files)}")
+    return [s for s in read_lines(files[place], SampleRecord) if not (wrong and s.strict)]
+
+
+def sample_text(sample: SampleRecord) -> str:
+    """One rollout with its verdict."""
+    verdict = "right" if sample.strict else "right by the last number only" if sample.flexible else "wrong"
+    marks = [verdict, *(["cut off"] if sample.truncated else []), *([] if sample.formatted else ["not in the format"])]
+    place = f"generation {sample.generation}, round {sample.round}, member {sample.member}, {sample.problem}"
+    head = f"── {place}: {', '.join(marks)}, reward {sample.reward:g}, gold {sample.gold}"
+    return f"{head}\n{sample.prompt}{sample.completion}\n"

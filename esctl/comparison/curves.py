@@ -1,0 +1,162 @@
+"""The numbers behind the pictures: learning, pass@k, coverage and sharpness of each row, without a plotting library.
+
+Leaves colours, axes and files to `plots`.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from esctl.comparison.groups import Group
+from esctl.comparison.rows import common_sigmas, pass_estimate, sharpness_estimate
+from esctl.comparison.selection import Evaluated, Kind, kind
+from esctl.runs.files import read_lines
+from esctl.runs.metrics import Metrics
+from esctl.runs.records import AveragePoint, DirectionPoint, is_greedy
+from esctl.stats import Estimate, over_seeds
+
+# Coverage: share of a problem's samples that are right. Bin 0 is "unsolvable": none of them.
+COVERAGE_BINS = ("0", "0–¼", "¼–½", "½–¾", "¾–1", "1")
+
+
+@dataclass(frozen=True)
+class Curve:
+    """A line with a band; a band of no height is not drawn."""
+
+    label: str
+    x: tuple[float, ...]
+    y: tuple[float, ...]
+    low: tuple[float, ...]
+    high: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class Learning:
+    """A row's training over one measure of cost: accuracy of members on training prompts, and of evaluations."""
+
+    members: Curve
+    evaluations: Curve | None
+
+
+@dataclass(frozen=True)
+class Coverage:
+    """A row's problems by the share of samples that are right, mean over seeds; sums to 1."""
+
+    label: str
+    shares: tuple[float, ...]
+
+
+COSTS: dict[str, Callable[[Sequence[Metrics]], list[float]]] = {
+    "generations": lambda metrics: [m["generation"] for m in metrics],
+    "training rollouts": lambda metrics: [m["cost/rollouts"] for m in metrics],
+    "training time (s)": lambda metrics: np.cumsum([m["time/seconds"] for m in metrics]).tolist(),
+}
+
+
+def learning(group: Group, cost: str) -> Learning | None:
+    """Mean over seeds, with their range as band, at each generation that all of them reached; None without metrics."""
+    histories = [read_lines(item.loaded.run.metrics, dict[str, float]) for item in group.items]
+    n = min(map(len, histories))
+    if n == 0:
+        return None
+    x = np.mean([COSTS[cost](h[:n]) for h in histories], axis=0)
+    members = _over_runs(group.label, x.tolist(), [[m["accuracy/strict"] for m in h[:n]] for h in histories])
+    return Learning(members, _evaluations(group, [0.0, *x.tolist()]))
+
+
+def _evaluations(group: Group, at: Sequence[float]) -> Curve | None:
+    """Strict accuracy on the split that was evaluated most often; `at` is the cost after 0, 1, … generations."""
+    series = [_by_step(item) for item in group.items]
+    steps = [s for s in sorted(set.intersection(*(set(found) for found in series))) if s < len(at)]
+    if len(steps) < 2:
+        return None
+    return _over_runs(group.label, [at[s] for s in steps], [[found[s] for s in steps] for found in series])
+
+
+def _by_step(item: Evaluated) -> dict[int, float]:
+    """Accuracy by generation: greedy evaluations of one kind, the kind with most generations."""
+    kinds: dict[Kind, dict[int, float]] = {}
+    for e in filter(is_greedy, item.loaded.evals):
+        kinds.setdefault(kind(e), {})[e.step] = sum(e.problems.strict) / sum(e.problems.n)
+    return max(kinds.values(), key=len, default={})
+
+
+def _over_runs(label: str, x: Sequence[float], values: Sequence[Sequence[float]]) -> Curve:
+    """Mean of the runs at each x, and their range."""
+    table = np.array(values)
+    y, low, high = table.mean(axis=0), table.min(axis=0), table.max(axis=0)
+    return Curve(label, tuple(x), tuple(y.tolist()), tuple(low.tolist()), tuple(high.tolist()))
+
+
+def samplings(groups: Sequence[Group]) -> list[Kind]:
+    """The ways in which answers were sampled, more than one per problem."""
+    found = {k: None for g in groups for i in g.items for k, e in i.sampled.items() if min(e.problems.n) > 1}
+    return list(found)
+
+
+def sampled_alike(groups: Sequence[Group], kind: Kind) -> list[Group]:
+    """The groups all of whose runs were sampled so."""
+    return [group for group in groups if group.sampled(kind)]
+
+
+def pass_curve(group: Group, kind: Kind) -> Curve:
+    """pass@k with its 95 % interval at k = 1, 2, 4, … up to the number of samples."""
+    n = min(min(item.sampled[kind].problems.n) for item in group.items)
+    ks = [2**i for i in range(n.bit_length()) if 2**i <= n]
+    return _estimates(group.label, ks, [pass_estimate(group, kind, k) for k in ks])
+
+
+def coverage(group: Group, kind: Kind) -> Coverage:
+    """The histogram of a row over COVERAGE_BINS."""
+    edges = (0.0, 0.25, 0.5, 0.75)
+    counts = np.zeros(len(COVERAGE_BINS))
+    for item in group.items:
+        problems = item.sampled[kind].problems
+        share = np.divide(problems.strict, problems.n, dtype=np.float64)
+        place = np.where(share == 0, 0, np.where(share == 1, len(edges) + 1, np.searchsorted(edges, share, "right")))
+        counts += np.bincount(place, minlength=len(COVERAGE_BINS))
+    return Coverage(group.label, tuple((counts / counts.sum()).tolist()))
+
+
+def sharpness_curve(group: Group) -> Curve | None:
+    """S_avg over the sigmas that all runs of the row share."""
+    records = [item.sharpness for item in group.items if item.sharpness is not None]
+    sigmas = common_sigmas(records)
+    return _estimates(group.label, sigmas, [sharpness_estimate(records, s) for s in sigmas]) if sigmas else None
+
+
+def nll_curve(group: Group) -> Curve | None:
+    """Rise of the negative log-likelihood of reference solutions, over the sigmas of the row."""
+    by_sigma: dict[float, list[AveragePoint]] = {}
+    for item in group.items:
+        for point in item.sharpness.average if item.sharpness else ():
+            by_sigma.setdefault(point.sigma, []).append(point)
+    sigmas = [s for s in sorted(by_sigma) if all(p.nll_rises for p in by_sigma[s])]
+    rises = [np.mean([p.nll_rises for p in by_sigma[s]], axis=0).tolist() for s in sigmas]
+    return _estimates(group.label, sigmas, [_mean(values) for values in rises]) if sigmas else None
+
+
+def direction_curves(group: Group) -> tuple[Curve, Curve] | None:
+    """Accuracy lost by steps against a fresh ES estimate, and along random directions of equal norm, over the norm."""
+    by_scale: dict[float, list[DirectionPoint]] = {}
+    for item in group.items:
+        for point in item.sharpness.direction if item.sharpness else ():
+            by_scale.setdefault(point.scale, []).append(point)
+    if not by_scale:
+        return None
+    points = [by_scale[scale] for scale in sorted(by_scale)]
+    norms = [float(np.mean([p.norm for p in at])) for at in points]
+    against = [_mean([p.against for p in at]) for at in points]
+    random = [_mean([drop for p in at for drop in p.random]) for at in points]
+    return _estimates(group.label, norms, against), _estimates(f"{group.label}, random", norms, random)
+
+
+def _mean(values: Sequence[float]) -> Estimate:
+    """A mean with a t interval, or none around a single value."""
+    return over_seeds(values) if len(values) > 1 else Estimate(values[0], values[0], values[0])
+
+
+def _estimates(label: str, x: Sequence[float], estimates: Sequence[Estimate]) -> Curve:
+    y, low, high = zip(*((e.value, e.low, e.high) for e in estimates), strict=True)
+    return Curve(label, tuple(map(float, x)), tuple(y), tuple(low), tuple(high))

@@ -1,0 +1,103 @@
+"""Runs that differ in nothing but their seed, as one group with a label of its own, and their scores as arrays.
+
+Leaves intervals to `rows` and `pairs`.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from esctl.comparison.selection import Evaluated, Kind
+from esctl.runs.records import BASE
+from esctl.stats import Floats, pass_at_k
+
+ENOUGH_SEEDS = 3  # fewer say nothing about other seeds: the interval is over problems, conditional on these runs
+
+
+@dataclass(frozen=True)
+class Group:
+    """The runs of one row, which differ in nothing but their seed."""
+
+    label: str
+    items: tuple[Evaluated, ...]
+
+    @property
+    def trained(self) -> bool:
+        """Whether it has seeds at all."""
+        return self.items[0].loaded.record.method != BASE
+
+    @property
+    def base(self) -> str:
+        """Hash of the weights it started from."""
+        return self.items[0].loaded.record.base.weights_sha256
+
+    @property
+    def ids(self) -> tuple[str, ...]:
+        """Its problems, in order."""
+        return tuple(self.items[0].eval.problems.id)
+
+    @property
+    def paired(self) -> bool:
+        """Whether all its runs were given the same problems; not so only where that was forced."""
+        return all(item.eval.problems.id == self.items[0].eval.problems.id for item in self.items)
+
+    def sampled(self, kind: Kind) -> bool:
+        """Whether all its runs were sampled so."""
+        return all(kind in item.sampled for item in self.items)
+
+    def shares(self, part: str) -> Floats:
+        """Of each run and problem (runs × problems), the share of answers that were strict, flexible or formatted."""
+        return np.array([shares(item, part) for item in self.items])
+
+
+def grouped(items: Iterable[Evaluated]) -> list[Group]:
+    """Runs by recipe without seed and engine, in the order in which they come; no two groups share a label."""
+    found: dict[tuple[str, ...], list[Evaluated]] = {}
+    for item in items:
+        found.setdefault(_key(item), []).append(item)
+    return _told_apart([Group(members[0].loaded.record.label, tuple(members)) for members in found.values()])
+
+
+def _key(item: Evaluated) -> tuple[str, ...]:
+    record, settings = item.loaded.record, item.loaded.settings
+    if record.method == BASE or not settings:
+        return record.label, record.method, record.base.weights_sha256
+    return tuple(f"{key}={value}" for key, value in sorted(settings.items()))
+
+
+def _told_apart(groups: Sequence[Group]) -> list[Group]:
+    """Groups with equal labels get what sets them apart added: the model, or settings that differ."""
+    found = []
+    for group in groups:
+        twins = [other for other in groups if other.label == group.label]
+        found.append(replace(group, label=f"{group.label} [{_mark(group, twins)}]") if len(twins) > 1 else group)
+    return found
+
+
+def _mark(group: Group, twins: Sequence[Group]) -> str:
+    """At most two settings in which groups of one label differ; else the first digits of the base's hash."""
+    own = group.items[0].loaded
+    others = [twin.items[0].loaded.settings for twin in twins]
+    unlike = [k for k in own.settings if any(other.get(k) != own.settings[k] for other in others)]
+    first = sorted(unlike, key=lambda k: (k != "model", not k.startswith("method."), k))[:2]
+    return ", ".join(f"{k}={own.settings[k]}" for k in first) or f"base {own.record.base.weights_sha256[:8]}"
+
+
+def pass_at(group: Group, kind: Kind, k: int) -> Floats:
+    """The unbiased pass@k of each run and problem (runs × problems)."""
+    counts = [item.sampled[kind].problems for item in group.items]
+    table = {(n, c): pass_at_k(n, c, k) for p in counts for n, c in zip(p.n, p.strict, strict=True)}
+    return np.array([[table[n, c] for n, c in zip(p.n, p.strict, strict=True)] for p in counts])
+
+
+def mostly_right(group: Group) -> Floats:
+    """1 where more than half of a run's answers to a problem are strictly right (runs × problems)."""
+    return (group.shares("strict") > 0.5).astype(np.float64)
+
+
+def shares(item: Evaluated, part: str) -> Floats:
+    """Of each problem, the share of a run's answers that were strict, flexible or formatted."""
+    p = item.eval.problems
+    counts = {"strict": p.strict, "flexible": p.flexible, "formatted": p.formatted}[part]
+    return np.divide(counts, p.n, dtype=np.float64)

@@ -1,0 +1,268 @@
+"""Two rows against each other on the same problems: difference, interval, exact test, problems won and lost.
+
+Leaves single rows to `rows` and drawing problems again to `resampling`.
+
+One label as one row: its seeds together, an interval on every estimate, and what it cost.
+
+Leaves which evaluations stand in it to `selection`, and two rows against each other to `pairs`.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from itertools import combinations
+
+import numpy as np
+
+from esctl.comparison.groups import ENOUGH_SEEDS, Group, mostly_right, pass_at, shares
+from esctl.comparison.selection import Evaluated, Kind
+from esctl.runs.records import Cost, Peak, SharpnessRecord, is_greedy
+from esctl.stats import (
+    Estimate,
+    Floats,
+    Resamples,
+    both,
+    mcnemar,
+    over_problems,
+    over_seeds,
+    resampled,
+    sd,
+    seeds_half_width,
+    within,
+)
+
+
+@dataclass(frozen=True)
+class Pair:
+    """`row` minus `against` in one metric, over the problems of both."""
+
+    row: str
+    against: str
+    metric: str  # strict, or a column of pass@k
+    difference: Estimate
+    over: str  # problems | problems and seeds: what the interval speaks for
+    won: float | None  # problems that `row` answers rightly and `against` does not, mean over pairs of their runs;
+    lost: float | None  # and the other way; None for pass@k, where a problem is neither right nor wrong
+    p_value: float | None  # McNemar's exact test, where each side is one greedy run
+
+
+def pair_of(pairs: Sequence[Pair], row: str, against: str, metric: str = "strict") -> Pair | None:
+    """`row` minus `against`, whichever way round the pair is there; None where it is not."""
+    for pair in pairs:
+        if pair.metric == metric and {pair.row, pair.against} == {row, against}:
+            return pair if pair.row == row else turned(pair)
+    return None
+
+
+def turned(pair: Pair) -> Pair:
+    """The same pair from the other side."""
+    d = pair.difference
+    flipped = Estimate(-d.value, -d.high, -d.low)
+    return replace(pair, row=pair.against, against=pair.row, difference=flipped, won=pair.lost, lost=pair.won)
+
+
+def difference(draws: Resamples, row: int, against: int, seeds: Sequence[float], others: Sequence[float]) -> Estimate:
+    """Row minus row with a 95 % interval over problems and, with three or more seeds, over seeds too.
+
+    `seeds` and `others` are the means of each run of the two rows; empty for a model that was not trained, which has
+    no seeds. With fewer than three on a side the interval is conditional on these runs.
+    """
+    estimate = draws.difference(row, against)
+    if speaks_for_seeds(seeds, others):
+        estimate = both(estimate, seeds_half_width(seeds, others))
+    return within(estimate, -1.0, 1.0)
+
+
+def speaks_for_seeds(seeds: Sequence[float], others: Sequence[float]) -> bool:
+    """Whether each side that has seeds has enough, and one side has any."""
+    counts = [len(values) for values in (seeds, others) if values]
+    return bool(counts) and min(counts) >= ENOUGH_SEEDS
+
+
+def strict_pairs(groups: Sequence[Group]) -> list[Pair]:
+    """Every pair of groups that share their problems, in strict accuracy; the later minus the earlier."""
+    found = []
+    for alike in _by_problems(groups, lambda g: g.ids):
+        scores = [g.shares("strict") for g in alike]
+        right = [mostly_right(g) for g in alike]
+        for i, j, estimate, over in _differences(alike, scores):
+            single = all(len(alike[x].items) == 1 and is_greedy(alike[x].items[0].eval) for x in (i, j))
+            a, b = right[j], right[i]
+            p_value = mcnemar(a[0].astype(int).tolist(), b[0].astype(int).tolist()) if single else None
+            found.append(Pair(alike[j].label, alike[i].label, "strict", estimate, over, *won_and_lost(a, b), p_value))
+    return found
+
+
+def sampled_pairs(groups: Sequence[Group], name: str, kind: Kind, k: int) -> list[Pair]:
+    """Every pair of groups that were sampled alike, in pass@k; the later minus the earlier."""
+    found = []
+    having = [g for g in groups if g.sampled(kind)]
+    for alike in _by_problems(having, lambda g: tuple(g.items[0].sampled[kind].problems.id)):
+        scores = [pass_at(g, kind, k) for g in alike]
+        for i, j, estimate, over in _differences(alike, scores):
+            found.append(Pair(alike[j].label, alike[i].label, name, estimate, over, None, None, None))
+    return found
+
+
+def won_and_lost(row: Floats, against: Floats) -> tuple[float, float]:
+    """Problems wrong → right and right → wrong, from runs × problems of 0 and 1: the mean over all pairs of runs."""
+    a, b = row.mean(axis=0), against.mean(axis=0)
+    return float(a @ (1 - b)), float(b @ (1 - a))
+
+
+def _by_problems(groups: Sequence[Group], ids: Callable[[Group], tuple[str, ...]]) -> list[list[Group]]:
+    """Groups that can be paired: those whose problems are the same, in the same order."""
+    found: dict[tuple[str, ...], list[Group]] = {}
+    for group in groups:
+        if group.paired:
+            found.setdefault(ids(group), []).append(group)
+    return list(found.values())
+
+
+def _differences(groups: Sequence[Group], scores: Sequence[Floats]) -> list[tuple[int, int, Estimate, str]]:
+    """(earlier, later, later − earlier, what its interval speaks for) of every pair, from one drawing of problems."""
+    draws = resampled(np.stack([s.mean(axis=0) for s in scores]))
+    seeds = [s.mean(axis=1).tolist() if g.trained else [] for g, s in zip(groups, scores, strict=True)]
+    return [
+        (
+            i,
+            j,
+            difference(draws, j, i, seeds[j], seeds[i]),
+            "problems and seeds" if speaks_for_seeds(seeds[j], seeds[i]) else "problems",
+        )
+        for i, j in combinations(range(len(groups)), 2)
+    ]
+
+
+@dataclass(frozen=True)
+class Row:
+    """One label: its seeds together."""
+
+    label: str
+    seeds: int
+    strict: Estimate
+    strict_sd: float  # over seeds; 0 for one
+    flexible: Estimate
+    formatted: Estimate
+    pass_at: dict[str, Estimate]  # by column
+    gain: Estimate | None  # strict accuracy over the base, where a base row is there
+    progressions: float | None  # problems wrong for the base and right here, mean over pairs of runs
+    regressions: float | None
+    p_value: float | None  # McNemar against the base, for a single greedy run
+    sharpness: Estimate | None  # S_avg at the comparison's sigma
+    rollouts: float  # training cost, mean over seeds; None where no file tells
+    generated_tokens: float | None
+    flops: float | None  # 2 per weight and token, an estimate
+    seconds: float | None
+    host_bytes: int  # the largest of its runs, without KV cache
+    device_bytes: int
+
+
+def mean_estimate(scores: Floats, answers: int) -> Estimate:
+    """Mean over seeds × problems of scores in [0, 1] that are means of `answers` answers each, with its interval.
+
+    Over problems by Wilson at the number of answers that they are worth; with three or more seeds, over seeds too.
+    """
+    estimate = over_problems(scores.mean(axis=0).tolist(), answers * len(scores))
+    if len(scores) >= ENOUGH_SEEDS:
+        estimate = both(estimate, seeds_half_width(scores.mean(axis=1).tolist()))
+    return within(estimate, 0.0, 1.0)
+
+
+def accuracy(group: Group, part: str) -> Estimate:
+    """Strict or flexible accuracy, or the format rate."""
+    if group.paired:
+        return mean_estimate(group.shares(part), min(group.items[0].eval.problems.n))
+    pooled = np.concatenate([shares(item, part) for item in group.items])
+    return mean_estimate(pooled[None, :], 1)
+
+
+def pass_estimate(group: Group, kind: Kind, k: int) -> Estimate:
+    """pass@k of a row whose runs were all sampled so; n samples are worth n // k independent draws of k."""
+    n = min(min(item.sampled[kind].problems.n) for item in group.items)
+    return mean_estimate(pass_at(group, kind, k), n // k)
+
+
+def common_sigmas(records: Sequence[SharpnessRecord]) -> list[float]:
+    """The noise scales that all records share, in order."""
+    grids = [{p.sigma for p in r.average} for r in records]
+    return sorted(set.intersection(*grids)) if grids else []
+
+
+def drops_at(records: Sequence[SharpnessRecord], sigma: float) -> Floats:
+    """The terms of S_avg(sigma), runs × directions: the first so many that all have, the same ε for every run."""
+    terms = [p.drops for r in records for p in r.average if p.sigma == sigma]
+    n = min(map(len, terms))
+    return np.array([drops[:n] for drops in terms])
+
+
+def sharpness_estimate(records: Sequence[SharpnessRecord], sigma: float) -> Estimate:
+    """S_avg at a sigma that all records share, with an interval over directions of noise; problems are taken as given.
+
+    Over seeds too where three or more runs were measured. One direction alone says nothing: all of [-1, 1].
+    """
+    drops = drops_at(records, sigma)
+    by_direction = drops.mean(axis=0).tolist()
+    estimate = over_seeds(by_direction) if len(by_direction) > 1 else Estimate(by_direction[0], -1.0, 1.0)
+    if len(drops) >= ENOUGH_SEEDS:
+        estimate = both(estimate, seeds_half_width(drops.mean(axis=1).tolist()))
+    return within(estimate, -1.0, 1.0)
+
+
+def middle_sigma(records: Sequence[SharpnessRecord]) -> float | None:
+    """The middle of the sigmas that all records share, the larger of two; None where they share none."""
+    common = common_sigmas(records)
+    return common[len(common) // 2] if common else None
+
+
+def without_kv(peak: Peak) -> tuple[int, int]:
+    """Host and device bytes without the KV cache, a budget that lies on the device where there is one."""
+    if peak.device:
+        return peak.host, max(0, peak.device - peak.kv)
+    return max(0, peak.host - peak.kv), 0
+
+
+def row_of(group: Group, gain: Pair | None, passes: dict[str, Estimate], sigma: float | None) -> Row:
+    """The row of a group; `gain` is its pair with the base."""
+    strict = group.shares("strict").mean(axis=1).tolist() if group.paired else [_share(i) for i in group.items]
+    spent = [item.spent for item in group.items]
+    costs = [c for c in spent if c is not None] if None not in spent else []
+    peaks = [without_kv(item.loaded.record.peak_bytes) for item in group.items]
+    sharp = [item.sharpness for item in group.items if item.sharpness is not None]
+    return Row(
+        label=group.label,
+        seeds=len(group.items),
+        strict=accuracy(group, "strict"),
+        strict_sd=sd(strict),
+        flexible=accuracy(group, "flexible"),
+        formatted=accuracy(group, "formatted"),
+        pass_at=passes,
+        gain=gain.difference if gain else None,
+        progressions=gain.won if gain else None,
+        regressions=gain.lost if gain else None,
+        p_value=gain.p_value if gain else None,
+        sharpness=None if sigma is None or not sharp else sharpness_estimate(sharp, sigma),
+        rollouts=_mean([float(c.rollouts) for c in costs])
+        if costs
+        else _mean([i.eval.rollouts_spent for i in group.items]),
+        generated_tokens=_told(costs, lambda c: float(c.generated_tokens)),
+        flops=_told(costs, lambda c: c.flops),
+        seconds=_told(costs, lambda c: c.seconds),
+        host_bytes=max(host for host, _ in peaks),
+        device_bytes=max(device for _, device in peaks),
+    )
+
+
+def _share(item: Evaluated) -> float:
+    return float(shares(item, "strict").mean())
+
+
+def _told(costs: Sequence[Cost], of: Callable[[Cost], float]) -> float | None:
+    """Mean over runs; None where none tells, or one has rollouts that cost 0: nobody counted (see `adopt`)."""
+    if not costs or any(c.rollouts and not of(c) for c in costs):
+        return None
+    return _mean([of(c) for c in costs])
+
+
+def _mean(values: Sequence[float]) -> float:
+    return math.fsum(values) / len(values)

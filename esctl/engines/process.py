@@ -1,0 +1,106 @@
+"""What an engine must leave as it found it: the caller's random states, environment, and thread function.
+
+Leaves what an engine does in between to the engine.
+
+How much memory a process has held at most, on the host and on its device. Leaves whose process it is to callers.
+"""
+
+import os
+import random
+import resource
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import numba
+import numpy as np
+import torch
+
+
+@contextmanager
+def random_states_kept() -> Iterator[None]:
+    """Put the global generators of Python, NumPy and torch back, also after an exception."""
+    python, numpy, cpu = random.getstate(), np.random.get_state(), torch.get_rng_state()
+    cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_available() else []
+    try:
+        yield
+    finally:
+        random.setstate(python)
+        np.random.set_state(numpy)
+        torch.set_rng_state(cpu)
+        if cuda:
+            torch.cuda.set_rng_state_all(cuda)
+
+
+@contextmanager
+def process_kept() -> Iterator[None]:
+    """Put the environment and `torch.set_num_threads` back.
+
+    vLLM's CPU worker sets variables that child processes would inherit (LD_PRELOAD among them) and replaces torch's
+    function by one that only warns. It also looks for kernels in every loaded module, and llvmlite's function table,
+    which has an attribute of any name, ends that search with an exception: so it is out of sight meanwhile.
+    """
+    environment, set_num_threads = dict(os.environ), torch.set_num_threads
+    table = sys.modules.pop("llvmlite.binding.ffi")  # loaded with numba
+    try:
+        yield
+    finally:
+        sys.modules["llvmlite.binding.ffi"] = table
+        torch.set_num_threads = set_num_threads
+        for name in os.environ.keys() - environment.keys():
+            del os.environ[name]
+        os.environ.update(environment)
+
+
+@contextmanager
+def stdout_kept() -> Iterator[None]:
+    """Send what libraries print to stdout, C++ included, to stderr: stdout is for results."""
+    sys.stdout.flush()
+    saved = os.dup(1)
+    try:
+        os.dup2(2, 1)
+        yield
+    finally:
+        sys.stdout.flush()
+        os.dup2(saved, 1)
+        os.close(saved)
+
+
+def use_threads(threads: int | None) -> int:
+    """Let torch and the noise kernel use `threads`, by default what torch took from OMP_NUM_THREADS or the cores."""
+    threads = threads or torch.get_num_threads()
+    numba.set_num_threads(min(threads, numba.config.NUMBA_NUM_THREADS))
+    # After numba, which gives the OpenMP pool that both share every core when it starts: unsaid, each process would
+    # spin on all of them, and two side by side stand still.
+    torch.set_num_threads(threads)
+    return threads
+
+
+@dataclass(frozen=True)
+class Held:
+    """The most bytes held at any time."""
+
+    host: int
+    device: int
+
+    def __add__(self, other: "Held") -> "Held":
+        return Held(self.host + other.host, self.device + other.device)
+
+
+def held_here() -> Held:
+    """What this process has held at most."""
+    return Held(host_peak(), device_peak())
+
+
+def host_peak() -> int:
+    """The largest resident set of this process; Linux counts it in KiB, macOS in bytes."""
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+
+
+def device_peak() -> int:
+    """The most bytes torch has allocated on the current CUDA device; 0 without one."""
+    import torch
+
+    return torch.cuda.max_memory_allocated() if torch.cuda.is_available() else 0

@@ -1,0 +1,344 @@
+"""vLLM as an engine: how it is started, asked for completions, and stopped.
+
+Leaves the weights to `vllm_worker`, which runs where they are, the way there to `vllm_ranks`, and the order of
+candidates to `rounds`.
+"""
+
+import gc
+import logging
+import math
+import os
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from types import NoneType
+from typing import TYPE_CHECKING, Final
+
+import torch
+
+from esctl.engines import Completion, EngineSpec, Sampling, TokenIds
+from esctl.engines.candidates import each_candidate
+from esctl.engines.checkpoint import Checkpoint, dtype_name, grouped, serving_dtype
+from esctl.engines.process import Held, held_here, process_kept, random_states_kept, stdout_kept, use_threads
+from esctl.engines.vllm.processes import RankProcesses
+from esctl.engines.vllm.ranks import Ranks
+from esctl.engines.weights.model import canonical_shapes, check_model
+from esctl.errors import EngineError, UsageError
+from esctl.noise.moves import Move, Round
+
+if TYPE_CHECKING:
+    from vllm import LLM, RequestOutput, SamplingParams
+
+
+GIB = 1 << 30
+GPU_SHARE = 0.9  # of a GPU's memory for weights, activations and KV cache together; vLLM's own number
+MAX_SEQUENCES = 1024  # decoded at once; more are queued
+# The default KV budget on a CPU: this many sequences of this length, within limits; on a GPU vLLM takes what is free.
+KV_SEQUENCES, KV_LENGTH, KV_MOST = 512, 1024, 2 * GIB
+KV_BLOCK = 128  # tokens: vLLM's cache on a CPU grows by whole blocks
+ENVIRONMENT: Final = {  # read by vLLM when it is imported or started
+    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # the engine lives in this process
+    "VLLM_NO_USAGE_STATS": "1",
+    "VLLM_LOGGING_LEVEL": "ERROR",
+    "VLLM_LOGGING_STREAM": "ext://sys.stderr",  # stdout is for results
+    # Where one rank fails the others wait for it, and do not hear that they may leave: they are told more plainly.
+    "VLLM_WORKER_SHUTDOWN_TIMEOUT_SECONDS": "0",
+}
+
+
+class VLLMEngine:
+    """An `Engine` through vLLM, on a GPU or a CPU."""
+
+    def __init__(self, spec: EngineSpec) -> None:
+        self._checkpoint = Checkpoint.open(spec)
+        self._dtype = serving_dtype(spec)
+        threads, processes = use_threads(spec.threads), RankProcesses()
+        self._ranks: Ranks | None = None
+        try:
+            with random_states_kept(), stdout_kept():
+                llm = _start(spec, self._checkpoint, self._dtype, threads, processes)
+                logging.getLogger("vllm").setLevel(logging.CRITICAL)  # what fails in this process from now on is raised
+                self._ranks = Ranks(llm, spec.tensor_parallel, processes)
+                if spec.tensor_parallel == 1 and not torch.cuda.is_available():
+                    _close_groups_of_one()
+                self.dim = self._attach(spec)
+        except BaseException:  # Ctrl-C among them
+            self.close()
+            processes.end()
+            gc.unfreeze()  # `_import_vllm` froze what there was, and vLLM does as it starts
+            raise
+        # While requests come and go the collector would walk vLLM's million objects over and over: a quarter of a small
+        # model's time.
+        gc.freeze()
+        ranks = f", {spec.tensor_parallel} ranks" if spec.tensor_parallel > 1 else ""
+        self.description = f"vllm {_version()}, {dtype_name(self._dtype)}, {_device()}{ranks}, {threads} threads"
+
+    @property
+    def _live(self) -> Ranks:
+        assert self._ranks is not None, "the engine is closed"
+        return self._ranks
+
+    def rollout(
+        self,
+        round_: Round,
+        prompts: Sequence[TokenIds],
+        sampling: Sampling,
+        seeds: Sequence[Sequence[int]] | None = None,
+        on_candidate: Callable[[int, list[list[Completion]]], None] | None = None,
+        *,
+        stay: bool = False,
+    ) -> list[list[list[Completion]]]:
+        """See `Engine.rollout`; `finite` is known per candidate, and said of all its completions."""
+        own: Sequence[Sequence[int | None]] = [[None]] * len(prompts) if seeds is None else seeds
+        room = self._checkpoint.room(prompts, sampling.max_tokens)
+        rows = [
+            (prompt, self._params(sampling, limit, seed))
+            for prompt, limit, seeds_here in zip(prompts, room, own, strict=True)
+            for seed in seeds_here
+        ]
+
+        def evaluate() -> list[list[Completion]]:
+            tokens = [output.outputs[0].token_ids for output in self._live.generate(rows)]
+            finite = [self._live.finite()] * len(tokens)
+            return grouped(self._checkpoint.completions(tokens, finite, sampling), list(map(len, own)))
+
+        with random_states_kept():
+            return each_candidate(self._live, round_, evaluate, on_candidate, stay)
+
+    def restore(self) -> None:
+        """See `Engine.restore`."""
+        self._live.restore()
+
+    def nll(self, round_: Round, prompts: Sequence[TokenIds], targets: Sequence[TokenIds]) -> list[list[float]]:
+        """See `Engine.nll`; the log-probabilities are those that vLLM gives for the tokens of a prompt."""
+        from vllm import SamplingParams
+
+        texts = [[*p, *t] for p, t in zip(prompts, targets, strict=True)]
+        self._checkpoint.room(prompts, 1)
+        self._checkpoint.room(texts, 1)
+        params = SamplingParams(temperature=0.0, max_tokens=1, prompt_logprobs=0, detokenize=False)
+
+        def evaluate() -> list[float]:
+            outputs = self._live.generate([(text, params) for text in texts])
+            return [_nll(output, len(prompt)) for output, prompt in zip(outputs, prompts, strict=True)]
+
+        with random_states_kept():
+            return each_candidate(self._live, round_, evaluate)
+
+    def commit(self, move: Move) -> None:
+        """See `Engine.commit`."""
+        self._live.send("esctl_commit", move)
+
+    def save(self, path: Path) -> None:
+        """See `Engine.save`."""
+        self._live.call(NoneType, "esctl_save", str(path), dtype_name(self._dtype), str(self._checkpoint.folder))
+
+    def save_center(self, path: Path) -> None:
+        """See `Engine.save_center`."""
+        self._live.call(NoneType, "esctl_save_center", str(path))
+
+    def load_center(self, path: Path) -> None:
+        """See `Engine.load_center`."""
+        self._live.call(NoneType, "esctl_load_center", str(path))
+
+    def checksum(self) -> str:
+        """See `Engine.checksum`; under several ranks, a hash of what each says of its own pieces."""
+        return self._live.checksum()
+
+    def center_sha256(self) -> str:
+        """See `Engine.center_sha256`."""
+        return self._live.call(str, "esctl_center_sha256")
+
+    def tensor_bytes(self) -> Mapping[str, int]:
+        """See `Engine.tensor_bytes`; `kv` is the whole cache that vLLM allocated. Ranks are added up."""
+        return self._live.bytes()
+
+    def held(self) -> Held:
+        """See `Engine.held`."""
+        return held_here() + self._live.held()
+
+    def close(self) -> None:
+        """See `Engine.close`."""
+        if self._ranks is not None:
+            self._ranks.shutdown()
+            self._ranks = None
+            gc.unfreeze()
+            gc.collect()
+
+    def _attach(self, spec: EngineSpec) -> int:
+        """Make θ live and ask for one token, so that what vLLM refuses only on the way fails at once; dim."""
+        try:
+            folder = str(self._checkpoint.folder)
+            dim = self._live.call(int, "esctl_attach", folder, spec.probes, spec.center)
+            self._live.generate([([0], self._params(Sampling(0.0, 1), 1, None))])
+        except (ValueError, RuntimeError, NotImplementedError) as error:  # such as a head size without a kernel
+            raise _refused(self._checkpoint, error) from error
+        return dim
+
+    def _params(self, sampling: Sampling, limit: int, seed: int | None) -> "SamplingParams":
+        """Every parameter that moves a token, so that no default of vLLM or of the checkpoint does."""
+        from vllm import SamplingParams
+
+        return SamplingParams(
+            temperature=sampling.temperature,
+            top_p=sampling.top_p,
+            top_k=0,
+            min_p=0.0,
+            repetition_penalty=1.0,
+            presence_penalty=0.0,
+            frequency_penalty=0.0,
+            min_tokens=0,
+            max_tokens=limit,
+            seed=seed,
+            stop_token_ids=[] if sampling.ignore_eos else sorted(self._checkpoint.stop_ids),
+            ignore_eos=sampling.ignore_eos,
+            detokenize=False,  # `Checkpoint.completions` reads tokens, for every engine alike
+            skip_clone=True,  # each request has its own: vLLM need not copy it deeply
+        )
+
+
+def _start(
+    spec: EngineSpec, checkpoint: Checkpoint, dtype: torch.dtype, threads: int, processes: RankProcesses
+) -> "LLM":
+    """Start vLLM with random weights, which `esctl_attach` replaces before anything reads them."""
+    _check_ranks(spec)
+    os.environ.update(ENVIRONMENT)
+    logging.getLogger("vllm").setLevel(logging.ERROR)  # what it says before it has read its level
+    on_gpu = torch.cuda.is_available()
+    with process_kept(), ExitStack() as started, warnings.catch_warnings():
+        for category in (FutureWarning, DeprecationWarning):  # of vLLM's and torch's modules, for their authors
+            warnings.simplefilter("ignore", category)
+        _import_vllm()
+        from vllm import LLM
+
+        os.environ.update(_environment_of_ranks(spec.tensor_parallel, threads))
+        if spec.tensor_parallel > 1:
+            started.enter_context(processes.starting())
+        try:
+            return LLM(
+                model=str(checkpoint.folder),
+                load_format="dummy",
+                skip_tokenizer_init=True,
+                generation_config="vllm",
+                dtype=dtype_name(dtype),
+                enforce_eager=not on_gpu,
+                # On a CPU vLLM cannot stop in the middle of a seeded request's prompt: its generator has no offset.
+                enable_chunked_prefill=on_gpu,
+                max_model_len=checkpoint.context,
+                max_num_seqs=MAX_SEQUENCES,
+                tensor_parallel_size=spec.tensor_parallel,
+                distributed_executor_backend="mp" if spec.tensor_parallel > 1 else None,  # also inside of Ray
+                kv_cache_memory_bytes=_kv_bytes(spec, checkpoint, dtype),
+                gpu_memory_utilization=_gpu_share(spec) if on_gpu else GPU_SHARE,
+                worker_extension_cls="esctl.engines.vllm.worker.WorkerExtension",
+                seed=0,
+            )
+        except (ValueError, RuntimeError, OSError, NotImplementedError) as error:
+            raise _refused(checkpoint, error) from error
+
+
+def _import_vllm() -> None:
+    """Import vLLM: garbage is collected neither meanwhile nor, when vLLM calls for it, among what was imported."""
+    gc.disable()
+    try:
+        import vllm  # noqa: F401
+    finally:
+        gc.enable()
+    gc.freeze()
+
+
+def _close_groups_of_one() -> None:
+    """End the process groups that vLLM opens for one rank and sends nothing through.
+
+    On a CPU each keeps threads that wake a hundred times a second, which takes a percent of every core that computes.
+    The group of all ranks stays: another engine in this process would ask it.
+    """
+    from vllm.distributed import parallel_state as groups
+
+    for group in (groups.get_tp_group, groups.get_dcp_group, groups.get_pp_group, groups.get_dp_group,
+                  groups.get_pcp_group):  # fmt: skip
+        group().destroy()
+
+
+def _check_ranks(spec: EngineSpec) -> None:
+    """Refuse a number of ranks that the model cannot be cut into, or that this machine has no GPUs for."""
+    ranks = spec.tensor_parallel
+    heads = int(check_model(spec.model)[1].get_text_config().num_attention_heads)
+    if heads % ranks:
+        divisors = ", ".join(str(n) for n in range(1, heads + 1) if heads % n == 0)
+        raise UsageError(f"engine.tensor_parallel: {ranks} does not divide the model's {heads} heads; use {divisors}")
+    gpus = torch.cuda.device_count()
+    if gpus and ranks > gpus:
+        raise UsageError(f"engine.tensor_parallel: {ranks}, but this machine has {gpus} GPUs; use {gpus} or fewer")
+
+
+def _environment_of_ranks(ranks: int, threads: int) -> dict[str, str]:
+    """What the processes of several ranks inherit: an equal share of the threads, and nothing of this process.
+
+    They are spawned, because a fork of a process whose threads have started does not work. On a CPU vLLM would bind
+    each rank to a memory node of its own, and few machines have several.
+    """
+    if ranks == 1:
+        return {}
+    share = str(max(1, threads // ranks))
+    binding = os.environ.get("VLLM_CPU_OMP_THREADS_BIND", "nobind")
+    return {
+        "VLLM_WORKER_MULTIPROC_METHOD": "spawn",
+        "VLLM_CPU_OMP_THREADS_BIND": binding,
+        "OMP_NUM_THREADS": share,
+        "NUMBA_NUM_THREADS": share,
+        "PYTHONWARNINGS": "ignore",  # of vLLM's and torch's modules, for their authors
+    }
+
+
+def _gpu_share(spec: EngineSpec) -> float:
+    """What vLLM may fill of a GPU: less by what the fp32 center takes beside it, unless too little would be left.
+
+    Where the center then finds no room, it stays on the host.
+    """
+    if spec.center == "host":
+        return GPU_SHARE
+    dim = sum(map(math.prod, canonical_shapes(check_model(spec.model)[1]).values())) / spec.tensor_parallel
+    beside = 4 * dim * (2 if spec.probes else 1) / torch.cuda.get_device_properties(0).total_memory
+    enough = spec.center == "device" or GPU_SHARE - beside > GPU_SHARE / 2
+    return max(GPU_SHARE - beside, 0.0) if enough else GPU_SHARE
+
+
+def _refused(checkpoint: Checkpoint, error: Exception) -> EngineError:
+    reason = str(error).strip().split("\n")[0]
+    return EngineError(f"vLLM cannot serve the model {checkpoint.folder} ({reason}): try engine.kind: transformers")
+
+
+def _kv_bytes(spec: EngineSpec, checkpoint: Checkpoint, dtype: torch.dtype) -> int | None:
+    """A rank's share of what was asked for, else of a CPU's budget for `KV_SEQUENCES`; None: all that is free on a GPU.
+
+    The budget holds one longest sequence in any case, also where ranks hold the same head.
+    """
+    ranks = spec.tensor_parallel
+    if spec.kv_memory is not None:
+        return int(spec.kv_memory * GIB) // ranks
+    if torch.cuda.is_available():
+        return None
+    per_block = KV_BLOCK * checkpoint.kv_elements * dtype.itemsize
+    blocks = KV_SEQUENCES * math.ceil(min(checkpoint.context, KV_LENGTH) / KV_BLOCK)
+    longest = math.ceil(checkpoint.context / KV_BLOCK) + 1
+    return max(min(blocks * per_block, KV_MOST) // ranks, longest * per_block)
+
+
+def _nll(output: "RequestOutput", first: int) -> float:
+    """−Σ log p over the tokens from number `first` on; each position holds its own token's log-probability only."""
+    ids, places = output.prompt_token_ids, output.prompt_logprobs
+    assert ids is not None, output
+    assert places is not None, output
+    return -math.fsum(place[token].logprob for token, place in zip(ids[first:], places[first:], strict=True))
+
+
+def _device() -> str:
+    return "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def _version() -> str:
+    import vllm
+
+    return str(vllm.__version__)

@@ -1,0 +1,151 @@
+"""The fp32 center θ on the host, by canonical name: how it is loaded, moved, staged, and written to files.
+
+Leaves the live weights, and how a canonical tensor maps onto them, to the engines; what a seed means to `noise`.
+"""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from esctl.errors import EngineError
+
+if TYPE_CHECKING:
+    from torch.nn import Parameter
+    from transformers import PretrainedConfig, PreTrainedModel
+
+
+Shapes = dict[str, tuple[int, ...]]
+
+# What a folder needs beside weights and config.json; copied byte for byte, so that a tokenizer's hash stays the same.
+COMPANIONS = (
+    "added_tokens.json",
+    "chat_template*",
+    "generation_config.json",
+    "merges.txt",
+    "*.model",
+    "special_tokens_map.json",
+    "tokenizer*",
+    "vocab*",
+)
+# Keys of a config that say a model is more than the dense text decoder whose tensors can be mapped one to one.
+UNSUPPORTED = {
+    "quantization_config": "its weights are quantised",
+    "vision_config": "it is multimodal",
+    "audio_config": "it is multimodal",
+    "audio_encoder_config": "it is multimodal",
+    "image_token_id": "it is multimodal",
+    "num_experts": "it is a mixture of experts",
+    "num_local_experts": "it is a mixture of experts",
+    "n_routed_experts": "it is a mixture of experts",
+    "moe_num_experts": "it is a mixture of experts",
+}
+# Parts of names that only quantised weights have beside them; some folders say so nowhere else.
+QUANTISED = ("scale", "zero_point", "qweight", "qzeros", "absmax")
+
+
+def model_folder(model: Path | str) -> Path:
+    """The local folder of a model: the path itself, or the snapshot of a hub id; EngineError where neither is."""
+    if Path(model).is_dir():
+        return Path(model)
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
+
+    try:
+        return Path(snapshot_download(str(model), allow_patterns=["*.json", "*.safetensors", *COMPANIONS]))
+    except (HFValidationError, HfHubHTTPError, LocalEntryNotFoundError, OSError):
+        raise EngineError(
+            f"model {str(model)!r} is neither a folder nor a hub model that can be fetched or is cached: "
+            "give a folder in Hugging Face format, or unset HF_HUB_OFFLINE"
+        ) from None
+
+
+def check_model(model: Path | str) -> tuple[Path, "PretrainedConfig"]:
+    """The folder and config of a model that can be trained; EngineError, one line, for any other. Reads no weight."""
+    from transformers import AutoConfig
+    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
+
+    folder = model_folder(model)
+    if not (folder / "config.json").is_file():
+        raise EngineError(f"model {folder} has no config.json: give a folder in Hugging Face format")
+    try:
+        config = AutoConfig.from_pretrained(folder)
+    except (OSError, ValueError) as error:
+        raise EngineError(f"model {folder} has a config.json that cannot be read: {_first_line(error)}") from None
+    _check_supported(folder, config.to_dict())
+    if type(config) not in MODEL_FOR_CAUSAL_LM_MAPPING or config.is_encoder_decoder:
+        raise EngineError(f"model {folder} ({config.model_type}) is not a causal language model: give one that is")
+    return folder, config
+
+
+def _canonical_parameters(module: "PreTrainedModel") -> "dict[str, Parameter]":
+    tied = set(module.all_tied_weights_keys)
+    return {n: p for n, p in module.named_parameters(remove_duplicate=False) if n not in tied}
+
+
+def canonical_shapes(config: "PretrainedConfig") -> Shapes:
+    """What `save_pretrained` would write for this config, found without allocating a weight."""
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    with torch.device("meta"):
+        module = AutoModelForCausalLM.from_config(config)
+    return {name: tuple(parameter.shape) for name, parameter in _canonical_parameters(module).items()}
+
+
+def load_module(folder: Path, config: "PretrainedConfig") -> "PreTrainedModel":
+    """The Transformers module in fp32, after a look at whether it is whole."""
+    import torch
+    from safetensors import SafetensorError
+    from transformers import AutoModelForCausalLM
+
+    try:
+        with quiet_transformers():
+            module, report = AutoModelForCausalLM.from_pretrained(
+                folder, config=config, dtype=torch.float32, output_loading_info=True
+            )
+    except (OSError, ValueError, RuntimeError, SafetensorError) as error:
+        raise EngineError(f"model {folder} cannot be loaded as a causal language model: {_first_line(error)}") from None
+    for name in sorted(map(str, report["unexpected_keys"])):
+        if any(part in name for part in QUANTISED):
+            raise _untrainable(folder, UNSUPPORTED["quantization_config"], name)
+    wrong = sorted(map(str, report["missing_keys"] | report["mismatched_keys"]))
+    if wrong:
+        raise EngineError(f"model {folder} lacks weights for {', '.join(wrong[:3])}: the checkpoint is not complete")
+    if config.tie_word_embeddings and not module.all_tied_weights_keys:
+        raise EngineError(f"model {folder} ties its embeddings by config.json but stores two: correct one of them")
+    return module
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().split("\n")[0]
+
+
+@contextmanager
+def quiet_transformers() -> Iterator[None]:
+    """Hold back progress bars and multi-line reports, whose content is raised as an error of one line."""
+    from transformers.utils import logging
+
+    verbosity, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(verbosity)
+        if bars:
+            logging.enable_progress_bar()
+
+
+def _check_supported(folder: Path, config: Mapping[str, object]) -> None:
+    """Also of the configs within: some families describe their experts in a section of its own."""
+    for section in config.values():
+        if isinstance(section, dict):
+            _check_supported(folder, section)
+    for key, reason in UNSUPPORTED.items():
+        if config.get(key):
+            raise _untrainable(folder, reason, key)
+
+
+def _untrainable(folder: Path, reason: str, evidence: str) -> EngineError:
+    return EngineError(f"model {folder} cannot be trained, because {reason} ({evidence}): use a dense text model")

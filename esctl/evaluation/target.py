@@ -1,0 +1,159 @@
+"""What RUN|MODEL on a command line means: which weights, under which recipe, and where results about them go.
+
+Leaves what is measured on the weights to `assess` and other commands.
+"""
+
+import shutil
+import signal
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from esctl.engines import Engine, open_engine
+from esctl.errors import RunError, UsageError
+from esctl.experiment.experiment import Experiment
+from esctl.experiment.loading import dump_recipe, load_recipe, read_recipe, read_recipe_file, recipes
+from esctl.experiment.provenance import new_record
+from esctl.experiment.rebuild import center_at
+from esctl.experiment.recipe import EMBEDDED, Plain, Recipe
+from esctl.methods import BASELINES, METHODS
+from esctl.runs.directory import RunDir, folder_name
+from esctl.runs.files import write_atomic
+from esctl.runs.records import BASE, RunRecord
+
+SCRATCH = ".center-"  # folders for weights of one generation, until an engine has read them
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What a command line says of weights and setting."""
+
+    target: str  # a run directory or a model
+    flags: Mapping[str, Plain]  # recipe keys
+    sets: Sequence[str] = ()
+    run: Path | None = None  # where a plain model's results go
+    step: int | None = None  # of a run; None is what it kept
+
+
+@dataclass(frozen=True)
+class Target:
+    """One set of weights and how it is asked."""
+
+    folder: RunDir  # of the run itself, or of a plain model's results
+    recipe: Recipe
+    step: int
+    rollouts_spent: int  # training rollouts before these weights
+    trained: bool  # False: a plain model
+    rebuilt: bool = False  # the weights follow from the recorded scores; otherwise they lie in a folder
+
+    @contextmanager
+    def engine(self, experiments: Sequence[Experiment]) -> Iterator[Engine]:
+        """An engine with these weights, with room for the prompts of every experiment; closed whatever happens."""
+        specs = [experiment.engine_spec() for experiment in experiments]
+        room = max(spec.max_model_len or 0 for spec in specs)
+        for left in self.folder.path.glob(f"{SCRATCH}*"):  # by a kill: the lock is held, so nobody else's
+            shutil.rmtree(left)
+        with TemporaryDirectory(prefix=SCRATCH, dir=self.folder.path) as scratch:
+            center = Path(scratch) / "center.safetensors"
+            if self.rebuilt:
+                center_at(self.folder, self.step).save_center(center)
+            # A scheduler that ends a job gets what Ctrl-C gets.
+            signal.signal(signal.SIGTERM, signal.default_int_handler)
+            engine = open_engine(replace(specs[0], max_model_len=room, probes=False))
+            try:
+                if self.rebuilt:
+                    engine.load_center(center)  # the file stays until the end: an engine of a fleet may start anew
+                yield engine
+            finally:
+                engine.close()
+
+    def begin(self, experiment: Experiment, engine: Engine) -> RunRecord:
+        """The record of the run; a plain model's directory is made now. Refuses one that is another model's."""
+        if not self.folder.exists:
+            write_atomic(self.folder.recipe, dump_recipe(self.recipe).encode())
+            fresh = new_record(experiment, engine, BASE)
+            self.folder.write_record(replace(fresh, status="finished", kept_generation=0))
+        record = self.folder.read_record()
+        self.refuse_other_model(engine.center_sha256())
+        return record
+
+    def refuse_other_model(self, weights_sha256: str) -> None:
+        """A plain model's directory holds results of one model, told by its weights and not by its name."""
+        if not self.trained and self.folder.read_record().base.weights_sha256 != weights_sha256:
+            raise RunError(
+                f"{self.folder.path}: holds another model's evaluations; choose another directory with --run"
+            )
+
+
+def find_target(asked: Asked) -> Target:
+    """The weights that were asked for; raises UsageError where there are none such. Loads nothing."""
+    path = Path(asked.target)
+    if not (path / "run.json").is_file():
+        if asked.step is not None:
+            raise UsageError(f"--step {asked.step}: {asked.target} is no run directory, and only a run has generations")
+        recipe = _model_recipe(asked)
+        return Target(RunDir(asked.run or default_base(recipe)), recipe, 0, 0, trained=False)
+    if asked.run is not None:
+        raise UsageError(f"--run {asked.run}: results of {path} stay in it; leave --run out")
+    record = RunDir(path).read_record()
+    if record.method == BASE:
+        recipe = _load(asked, {})
+        return Target(RunDir(path), recipe, 0, 0, trained=False)
+    return _trained(asked, RunDir(path), record)
+
+
+def _trained(asked: Asked, run: RunDir, record: RunRecord) -> Target:
+    kept = record.kept_generation
+    step = kept if asked.step is None else asked.step
+    replayable = record.method in METHODS
+    if step is None or (asked.step is None and not run.weights.is_dir()):
+        raise UsageError(
+            f"{run.path}: has no weights yet; finish it with `esctl train --resume --run {run.path}`,"
+            " or name a generation with --step"
+        )
+    if step != kept and not replayable:
+        raise UsageError(f"--step {step}: {run.path} ({record.method}) can only be had at generation {kept}")
+    if not 0 <= step <= record.generation:
+        raise UsageError(f"--step {step}: {run.path} has generations 0 to {record.generation}")
+    rebuilt = asked.step is not None and replayable
+    # How RL drew its rollouts says nothing of how its weights are served: as those of the rows beside it.
+    served: dict[str, Plain] = {"engine.kind": "auto"} if record.method in BASELINES else {}
+    recipe = _load(replace(asked, flags={**served, **asked.flags}), {} if rebuilt else {"model": str(run.path)})
+    return Target(run, recipe, step, _spent(run, record, step), trained=True, rebuilt=rebuilt)
+
+
+def _spent(run: RunDir, record: RunRecord, step: int) -> int:
+    """Training rollouts before these weights: by the scores, else by an evaluation of them, else all of the run's."""
+    scores = run.read_scores()
+    if scores:
+        return sum(r.rollouts for r in scores if r.generation < step)
+    return next((e.rollouts_spent for e in run.read_evals() if e.step == step), record.train.rollouts)
+
+
+def _load(asked: Asked, more: Mapping[str, Plain]) -> Recipe:
+    """A run's own recipe with what was asked on top; another task starts from its own defaults, not from its data."""
+    recorded = read_recipe(RunDir(Path(asked.target)))
+    name = asked.flags.get("task.name")
+    other: dict[str, Plain] = {} if name in (None, recorded.task.name) or "task" in asked.flags else {"task": {}}
+    return load_recipe(f"{asked.target}/recipe.yaml", {**other, **asked.flags, **more}, asked.sets)
+
+
+def _model_recipe(asked: Asked) -> Recipe:
+    """The settings a plain model is evaluated with: those of the embedded recipe for it, else the schema's."""
+    name = f"{asked.flags.get('task.name', 'arithmetic')}/es"
+    source = name if asked.target == EMBEDDED and name in recipes() else None
+    overrides = {"label": BASE, **({} if source else {"method.kind": "es"}), **asked.flags, "model": asked.target}
+    return load_recipe(source, overrides, asked.sets)
+
+
+def sections(source: str | None) -> dict[str, Plain]:
+    """What a recipe says of the evaluation alone: task, prompt, sampling and grading."""
+    tree = read_recipe_file(source)[0] if source else {}
+    return {key: tree[key] for key in ("task", "prompt", "sampling", "grader", "reward") if key in tree}
+
+
+def default_base(recipe: Recipe) -> Path:
+    """runs/base-<model>: one directory collects a plain model's evaluations."""
+    return Path("runs") / folder_name(f"base-{recipe.model.strip('/')}")

@@ -1,0 +1,200 @@
+"""What a recipe refers to, found and checked before a model is loaded: model, tokenizer, problems, prompts, reward."""
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Self
+
+from esctl.assets import tiny_model_path
+from esctl.engines import Completion, EngineSpec
+from esctl.engines.weights.center import Center
+from esctl.engines.weights.model import check_model
+from esctl.errors import UsageError
+from esctl.experiment.recipe import EMBEDDED, Recipe
+from esctl.experiment.scoring import Scored
+from esctl.methods import MethodConfig
+from esctl.methods.external import External
+from esctl.tasks import Columns, Limits, Problem, TaskSpec, open_task
+from esctl.tasks.grading.reward import Grader, Reward
+from esctl.tasks.prompts import (
+    Prompt,
+    Prompting,
+    examples,
+    load_tokenizer,
+    problems_sha256,
+    prompt_sha256,
+    refuse_long,
+    render_all,
+)
+
+
+@dataclass(frozen=True)
+class Split:
+    """Problems of one split and their rendered prompts, aligned."""
+
+    name: str
+    problems: tuple[Problem, ...]
+    prompts: tuple[Prompt, ...]
+
+    @property
+    def token_ids(self) -> list[tuple[int, ...]]:
+        """The prompts as engines take them."""
+        return [p.token_ids for p in self.prompts]
+
+    @property
+    def sha256(self) -> str:
+        """What these problems are, whatever they are called."""
+        return problems_sha256(self.problems)
+
+    def subset(self, places: Sequence[int]) -> Self:
+        """The problems at these places, in this order."""
+        chosen = tuple(self.problems[i] for i in places), tuple(self.prompts[i] for i in places)
+        return replace(self, problems=chosen[0], prompts=chosen[1])
+
+    def first(self, n: int | None) -> Self:
+        """The first n problems; None is all of them."""
+        return replace(self, problems=self.problems[:n], prompts=self.prompts[:n])
+
+
+class Experiment:
+    """A recipe made concrete; opening one finds every mistake that needs no weights."""
+
+    def __init__(self, recipe: Recipe) -> None:
+        self.recipe = recipe
+        self.model = find_model(recipe.model)
+        check_model(self.model)
+        self.task = open_task(task_spec(recipe))
+        self.tokenizer = load_tokenizer(self.model)
+        self.prompting = Prompting(**recipe.prompt.model_dump())
+        self.grader = Grader(self.task, Reward(**recipe.reward.model_dump()), _limits(recipe))
+        self._splits: dict[str, Split] = {}
+
+    def check_training(self) -> None:
+        """Refuse what cannot be trained on, before a model is loaded."""
+        if isinstance(self.recipe.method, External):
+            raise UsageError("method.kind: external is of a model trained elsewhere; `esctl adopt` makes its run")
+        split = self.recipe.task.split
+        if split not in self.task.trainable:
+            allowed = ", ".join(self.task.trainable) or "none"
+            raise UsageError(f"task.split: {self.task.name} may not be trained on {split}; trainable: {allowed}")
+        self.grader.check()
+        available = len(self.split(split).problems)
+        if self.recipe.prompts > available:
+            has = f"{split} has {available} problem{'s' * (available != 1)}"
+            advice = f"set prompts to {available} or fewer"
+            raise UsageError(f"prompts: {self.recipe.prompts} per generation, but {has}; {advice}")
+        for name in filter(None, (self.recipe.eval.split if self.recipe.eval.every else None, self.recipe.eval.final)):
+            self.split(name)
+
+    def split(self, name: str) -> Split:
+        """The problems and prompts of a split, rendered once; refuses prompts that do not fit the model."""
+        if name not in self._splits:
+            problems = self.task.problems(name)
+            prompts = render_all(problems, self.task, self.tokenizer, self.prompting, self.shots)
+            refuse_long(name, problems, prompts, self.context, self.recipe.sampling.max_tokens)
+            self._splits[name] = Split(name, problems, prompts)
+        return self._splits[name]
+
+    @property
+    def opened(self) -> tuple[str, ...]:
+        """The splits rendered so far."""
+        return tuple(self._splits)
+
+    @cached_property
+    def shots(self) -> tuple[Problem, ...]:
+        """Solved examples for the prompt: the first of the split that may be trained on."""
+        if not self.prompting.shots:
+            return ()
+        if not self.task.trainable:
+            raise UsageError(f"prompt.shots: {self.task.name} has no split to take solved examples from; set it to 0")
+        return examples(self.task.problems(self.task.trainable[0]), self.prompting)
+
+    @cached_property
+    def context(self) -> int:
+        """The model's context in tokens, by its config."""
+        from transformers import AutoConfig
+
+        return int(AutoConfig.from_pretrained(self.model).max_position_embeddings)
+
+    @cached_property
+    def prompt_sha256(self) -> str:
+        """What the prompt is, apart from the problem."""
+        return prompt_sha256(self.task, self.tokenizer, self.prompting, self.shots)
+
+    @cached_property
+    def tokenizer_sha256(self) -> str:
+        """What the tokenizer is: vocabulary, rules and template."""
+        parts = self.tokenizer.backend_tokenizer.to_str(), str(self.tokenizer.chat_template)
+        return hashlib.sha256("\0".join(parts).encode()).hexdigest()
+
+    def score(self, problems: Sequence[Problem], completions: Sequence[Completion]) -> list[Scored]:
+        """Grade and reward one completion of each problem."""
+        results = self.grader.score(problems, [c.text for c in completions])
+        return [Scored(c, grade, value) for c, (value, grade) in zip(completions, results, strict=True)]
+
+    def score_samples(self, problems: Sequence[Problem], completions: Sequence[Sequence[Completion]]) -> list[Scored]:
+        """Grade and reward every sample, `completions[problem][sample]`, problem by problem."""
+        asked = [p for p, own in zip(problems, completions, strict=True) for _ in own]
+        return self.score(asked, [c for own in completions for c in own])
+
+    def engine_spec(self) -> EngineSpec:
+        """What the recipe's engine section and the longest prompt ask of an engine."""
+        section = self.recipe.engine
+        longest = max(len(p.token_ids) for split in self._splits.values() for p in split.prompts)
+        return EngineSpec(
+            model=self.model,
+            kind=section.kind,
+            threads=None if section.threads == "auto" else section.threads,
+            dtype=section.dtype,
+            kv_memory=None if section.kv_memory == "auto" else section.kv_memory,
+            max_model_len=longest + self.recipe.sampling.max_tokens,
+            probes=self._stages_probes,
+            replicas=section.replicas,
+            tensor_parallel=section.tensor_parallel,
+            center=section.center,
+        )
+
+    @property
+    def _stages_probes(self) -> bool:
+        if not isinstance(self.recipe.method, MethodConfig):
+            return False
+        return len(self.recipe.evolution.rounds) > 1 or self.recipe.kind == "essam"
+
+    def center(self) -> Center:
+        """θ₀ on the host, without an engine."""
+        return Center.load(self.model)
+
+
+def task_spec(recipe: Recipe) -> TaskSpec:
+    """The recipe's `task:` section as tasks take it."""
+    section = recipe.task
+    columns = Columns(
+        section.question, section.answer, section.id, section.difficulty, section.solution, section.grader
+    )
+    return TaskSpec(section.name, section.data, columns, _limits(recipe))
+
+
+def _limits(recipe: Recipe) -> Limits:
+    return Limits(recipe.grader.timeout_seconds, recipe.grader.workers)
+
+
+def find_model(name: str) -> Path | str:
+    """Where a model is: embedded, a folder, a run directory (its weights), or a hub id; UsageError where it is not."""
+    if name == EMBEDDED:
+        return tiny_model_path()
+    path = Path(name)
+    if (path / "run.json").is_file():
+        path = path / "weights"
+        if not path.is_dir():
+            raise UsageError(f"model: {name} is a run without weights yet; finish it, or `esctl export` a generation")
+    if path.is_dir():
+        if not (path / "config.json").is_file():
+            raise UsageError(f"model: {path} has no config.json; give a model folder in Hugging Face format")
+        return path.resolve()
+    if path.is_absolute() or name.startswith(".") or name.count("/") != 1:
+        raise UsageError(
+            f"model: {name}: no such folder; give one, a hub id such as Qwen/Qwen2.5-0.5B-Instruct, or embedded"
+        )
+    return name

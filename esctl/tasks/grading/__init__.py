@@ -1,0 +1,1 @@
+"""How an answer is graded: numbers, formulas, rewards, and the processes that graders run in."""

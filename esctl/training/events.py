@@ -1,0 +1,38 @@
+"""The training loop: ask, roll out, grade, record, tell, commit; and nothing that depends on the method.
+
+Leaves weights to `engines`, steps to `methods`, files to `rundir`, and showing progress to its caller.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from esctl.runs.metrics import Metrics
+from esctl.runs.records import EvalRecord
+
+
+@dataclass(frozen=True)
+class GenerationDone:
+    """One generation is recorded and committed."""
+
+    metrics: Metrics
+    generations: int
+    tokens_per_second: float
+    seconds_left: float
+
+
+@dataclass(frozen=True)
+class Evaluated:
+    """One evaluation is stored."""
+
+    record: EvalRecord
+
+
+@dataclass(frozen=True)
+class Notice:
+    """Something a person should know."""
+
+    text: str
+
+
+Event = GenerationDone | Evaluated | Notice
+Report = Callable[[Event], None]

@@ -1,0 +1,91 @@
+"""What is recorded of a run while it is trained, whatever the method: its record, evaluations, failures of its grader.
+
+Leaves what a step is, and what is reported of it, to `train` and `baselines.recorder`.
+"""
+
+from collections import Counter
+from dataclasses import replace
+
+from esctl.engines import Engine
+from esctl.errors import RunError
+from esctl.evaluation.draw import EvalRequest, evaluate
+from esctl.experiment.experiment import Experiment, Split
+from esctl.experiment.provenance import peak_bytes
+from esctl.experiment.scoring import Scored, refuse_failures
+from esctl.runs.directory import RunDir
+from esctl.runs.records import Cost, EvalRecord, RunRecord, SampleRecord, strict_share
+
+
+class Logbook:
+    """`run.json` of one run, as it is now in `record`, and the evaluations beside it."""
+
+    def __init__(self, experiment: Experiment, run: RunDir, engine: Engine) -> None:
+        self._experiment, self._run, self._engine = experiment, run, engine
+        self.record = run.read_record()
+
+    def write(self, record: RunRecord) -> None:
+        """Make this the record, with the memory held until now."""
+        self.record = replace(record, peak_bytes=peak_bytes(self._engine, record.peak_bytes))
+        self._run.write_record(self.record)
+
+    def count_failures(self, failed: Counter[str], samples: int) -> None:
+        """Record gradings that failed, by cause; raises GradingError where they are too many of so many samples."""
+        if failed:
+            known = Counter(self.record.grader_failures) + failed
+            self.write(replace(self.record, grader_failures=dict(known)))
+            refuse_failures(failed, samples, self._experiment.recipe.grader.max_failures)
+
+    def is_due(self, step: int) -> bool:
+        """Whether the recipe evaluates after so many steps."""
+        recipe = self._experiment.recipe
+        return bool(recipe.eval.every) and (step % recipe.eval.every == 0 or step == recipe.generations)
+
+    def seconds_left(self, step: int) -> float:
+        """What comes after so many steps, 1 or more, will take: training and evaluations, each at its pace so far."""
+        section, generations = self._experiment.recipe.eval, self._experiment.recipe.generations
+        training = (generations - step) * self.record.train.seconds / step
+        due = sum(self.is_due(s) for s in range(step, generations + 1))
+        problems = due * self._problems(section.split, section.n) if due else 0
+        problems += self._problems(section.final, None) if section.final else 0
+        return training + problems * self.record.eval.seconds / max(self.record.eval.rollouts, 1)
+
+    def _problems(self, split: str, n: int | None) -> int:
+        return len(self._experiment.split(split).first(n).problems)
+
+    def evaluate(self, split: str, n: int | None, step: int, spent: int) -> EvalRecord | None:
+        """Evaluate the engine's θ, had by `spent` rollouts, and record what it cost; None where it is stored."""
+        chosen = self._experiment.split(split).first(n)
+        found = evaluate(self._experiment, self._run, self._engine, EvalRequest(chosen, step, spent))
+        if found is not None:
+            self.write(replace(self.record, eval=sum((e.cost for e in self._run.read_evals()), Cost())))
+        return found
+
+    def best_step(self) -> int:
+        """The first step with the best strict accuracy on the recipe's validation problems."""
+        section = self._experiment.recipe.eval
+        chosen = self._experiment.split(section.split).first(section.n)
+        evals = [e for e in self._run.read_evals() if e.problems_sha256 == chosen.sha256]
+        if not evals:
+            raise RunError(f"{self._run.evals}: select: best-validation needs an evaluation on {chosen.name}")
+        return min(evals, key=lambda e: (-strict_share(e), e.step)).step
+
+
+def sample_record(place: tuple[int, int, int], chosen: Split, problem: int, scored: Scored) -> SampleRecord:
+    """One rollout of the problem at a place in `chosen`, to be read; `place` is its generation, round and member."""
+    generation, round_, member = place
+    asked, grade = chosen.problems[problem], scored.grade
+    return SampleRecord(
+        generation=generation,
+        round=round_,
+        member=member,
+        problem=asked.id,
+        prompt=chosen.prompts[problem].text,
+        completion=scored.completion.text,
+        gold=asked.answer,
+        answer=grade.answer,
+        strict=grade.strict,
+        flexible=grade.flexible,
+        formatted=grade.formatted,
+        truncated=scored.truncated,
+        reward=scored.reward,
+    )

@@ -1,0 +1,98 @@
+"""One command's work on one run: open or continue its directory, start the engine, record who ran what on what.
+
+Leaves the loop to `train` and single evaluations to `evaluate`.
+"""
+
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager, suppress
+from dataclasses import replace
+
+from esctl.engines import Engine, chosen_kind, open_engine
+from esctl.errors import RunError
+from esctl.experiment.experiment import Experiment
+from esctl.experiment.loading import changes, dump_recipe, read_recipe
+from esctl.experiment.provenance import new_record, refuse_other_origin
+from esctl.experiment.recipe import Recipe
+from esctl.runs.directory import RunDir
+from esctl.runs.files import write_atomic
+from esctl.runs.records import RunRecord
+from esctl.training.events import Notice, Report
+from esctl.training.evolution import Training
+from esctl.training.rl import open_trainer
+from esctl.training.rl.recorder import Recorder
+
+
+def train(recipe: Recipe, run: RunDir, resume: bool, report: Report) -> RunRecord:
+    """Train a recipe in a run directory to its end, from nothing or from what is recorded there."""
+    # A scheduler that ends a job gets what Ctrl-C gets; before the engine starts, which may have processes of its own.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    if not resume and run.path.exists():
+        run.refuse_used()
+    recorded = read_recipe(run) if resume else None
+    if recorded is not None:
+        refuse_changes(run, recorded, recipe)
+    experiment = Experiment(recipe)
+    experiment.check_training()
+    with run.lock():
+        if not resume:
+            run.refuse_used()
+        if recipe.baseline is not None:
+            trainer = open_trainer(experiment, recipe.baseline)
+            with closing(trainer.engine) as engine:
+                return _train(experiment, run, engine, lambda: Recorder(experiment, run, trainer, report))
+        with engine_of(experiment, report) as engine:
+            return _train(experiment, run, engine, lambda: Training(experiment, run, engine, report))
+
+
+def _train(
+    experiment: Experiment, run: RunDir, engine: Engine, continued: Callable[[], Training | Recorder]
+) -> RunRecord:
+    """Record who runs, and train from what `continued` reads and checks of the record."""
+    recipe = experiment.recipe
+    now = new_record(experiment, engine, recipe.kind)
+    if not run.exists:
+        write_atomic(run.recipe, dump_recipe(recipe).encode())
+        run.write_record(now)
+    refuse_other_origin(run, now, recipe.task.split)
+    training = continued()
+    write_atomic(run.recipe, dump_recipe(recipe).encode())
+    training.begin(now)
+    return _guarded(run, training)
+
+
+def _guarded(run: RunDir, training: Training | Recorder) -> RunRecord:
+    """Leave the record saying how the session ended."""
+    try:
+        return training.finish()
+    except BaseException as error:
+        status = "interrupted" if isinstance(error, KeyboardInterrupt) else "failed"
+        with suppress(RunError):  # a full disk refuses this too, and what failed first is what to tell
+            run.write_record(replace(run.read_record(), status=status))
+        raise
+
+
+def refuse_changes(run: RunDir, recorded: Recipe, wanted: Recipe) -> None:
+    """A resumed run is the same run: it may grow, and its evaluations, checkpoints and engine may change."""
+    different = changes(recorded, wanted)
+    if different:
+        raise RunError(f"{run.path}: --resume cannot change {'; '.join(different)}; start another run with --run")
+    done = run.read_record().generation if run.exists else 0
+    if wanted.generations < done:
+        raise RunError(
+            f"{run.path}: has {done} generations, --resume cannot make them {wanted.generations}; give {done} or"
+            " more, or take an earlier one with `esctl export` or `esctl eval --step`"
+        )
+
+
+@contextmanager
+def engine_of(experiment: Experiment, report: Report) -> Iterator[Engine]:
+    """The recipe's engine, closed whatever happens; says where `auto` could not be vLLM."""
+    spec = experiment.engine_spec()
+    if spec.kind == "auto" and chosen_kind(spec.kind) == "transformers":
+        report(Notice("vLLM is not installed, so transformers draws the rollouts, slower; `esctl doctor` says more"))
+    engine = open_engine(spec, lambda text: report(Notice(text)))
+    try:
+        yield engine
+    finally:
+        engine.close()

@@ -1,0 +1,97 @@
+"""Laws of the report: no sentence is stronger than its interval, and what a table lacks is named."""
+
+from collections.abc import Sequence
+
+import pytest
+from miniature import evaluation, sharpness, write_base, write_run
+
+from esctl.comparison.compare import Wanted, compare_loaded
+from esctl.comparison.groups import grouped
+from esctl.comparison.report import (
+    Evidence,
+    equal_cost,
+    flatness_and_accuracy,
+    format_share,
+    report,
+    sharpness_differences,
+    verdict,
+)
+from esctl.comparison.selection import Request, load_runs, select
+from esctl.runs.directory import RunDir
+from esctl.runs.files import write_json
+from esctl.stats import Estimate
+
+HALF = [1] * 100 + [0] * 100
+MOST = [1] * 160 + [0] * 40
+
+
+def evidence(runs: Sequence[RunDir]) -> Evidence:
+    loaded = load_runs(runs)
+    return Evidence(compare_loaded(loaded, Wanted()), tuple(grouped(select(loaded, Request()).items)))
+
+
+def measured(run: RunDir, drops: Sequence[float]) -> RunDir:
+    write_json(run.sharpness / "s.json", sharpness(drops))
+    return run
+
+
+def rows(tmp_path, essam: Sequence[float], es: Sequence[float], seeds: int = 3) -> list[RunDir]:
+    found = [write_base(tmp_path / "base", evaluation(HALF, step=0, weights="base"))]
+    for method, drops in (("essam", essam), ("es", es)):
+        for seed in range(seeds):
+            run = write_run(tmp_path / f"{method}{seed}", evaluation(MOST), method=method, seed=seed)
+            found.append(measured(run, [d + 0.001 * seed for d in drops]))
+    return found
+
+
+@pytest.mark.parametrize("interval", [(-0.01, 0.09), (0.0, 0.1), (-0.1, 0.0)])
+def test_a_difference_whose_interval_holds_zero_is_not_shown(interval):
+    assert verdict(Estimate(sum(interval) / 2, *interval), "ES").startswith(
+        "is not shown to be higher or lower than ES: "
+    )
+
+
+def test_a_difference_says_its_way_and_its_interval():
+    assert verdict(Estimate(0.123, 0.1, 0.146), "ES") == "is higher than ES: +12.3 (+10.0 to +14.6)"
+    assert verdict(Estimate(-0.02, -0.03, -0.01), "ES") == "is lower than ES: −2.0 (−3.0 to −1.0)"
+
+
+def test_every_question_is_answered_or_says_what_the_table_lacks(tmp_path):
+    found = evidence(rows(tmp_path, [0.01, 0.02], [0.05, 0.06]))
+    text = report(found)
+    assert "ES (3 seeds) is higher than the base: +30.0 (" in text
+    assert "not in this table: ESSAM against ES 2N" in text
+    assert "ESSAM is not shown to be higher or lower than ES: 0.0 (" in "\n".join(equal_cost(found.table))
+    assert text.count("\n## ") == 6
+
+
+def test_flatness_is_paired_over_the_directions_that_all_have(tmp_path):
+    essam, es = evidence(rows(tmp_path, [0.01, 0.02, 0.9], [0.05, 0.06])).groups[1:]
+    [(_, small), _] = sharpness_differences(essam, es)
+    assert small.value == pytest.approx(-0.04)
+    assert small.low < small.value < small.high < 0
+
+
+def test_one_direction_of_noise_shows_nothing(tmp_path):
+    essam, es = evidence(rows(tmp_path, [0.01], [0.5])).groups[1:]
+    assert all("is not shown" in verdict(e, "ES") for _, e in sharpness_differences(essam, es))
+
+
+def test_few_runs_say_nothing_of_flatness_and_accuracy_and_many_say_what_weakens_it(tmp_path):
+    groups = evidence(rows(tmp_path, [0.01, 0.02], [0.05, 0.06])).groups
+    assert "no relation shown" in flatness_and_accuracy(groups)  # one accuracy in all six
+    assert "interval is too narrow" in flatness_and_accuracy(groups)
+    assert flatness_and_accuracy(groups[:2]) == (
+        "flatness and accuracy: 3 trained runs with sharpness at one σ, too few to tell"
+    )
+
+
+def test_the_share_of_a_gain_is_given_only_where_the_gain_is_shown(tmp_path):
+    base, better = write_base(tmp_path / "b", evaluation(HALF)), write_run(tmp_path / "r", evaluation(MOST))
+    [line] = format_share(evidence([base, better]).table)
+    assert line == (
+        "ES: strict +30.0, flexible +30.0, format 0.0; by these estimates 0 % of the strict gain goes beyond the"
+        " flexible one"
+    )
+    same = write_run(tmp_path / "s", evaluation(HALF))
+    assert format_share(evidence([base, same]).table) == ["ES: strict 0.0, flexible 0.0, format 0.0"]

@@ -1,0 +1,202 @@
+"""Laws of choosing what is compared: nothing damaged is skipped, nothing unlike stands together, costs are equal."""
+
+import json
+from dataclasses import replace
+
+import pytest
+from miniature import RECORD, evaluation, sampled, sharpness, write_base, write_evals, write_run, write_scores
+
+from esctl.comparison.compare import Wanted, compare
+from esctl.comparison.selection import Request
+from esctl.comparison.tables import markdown, terminal
+from esctl.errors import EsctlError, RunError, UsageError
+from esctl.runs.directory import RunDir, find_runs
+from esctl.runs.files import write_json
+from esctl.runs.records import Cost, Mode, TaskRecord
+
+SEVEN = [1] * 7 + [0] * 3
+NINE = [1] * 9 + [0]
+GREEDY = evaluation(SEVEN).sampling
+
+
+def strict(*runs: RunDir, **request: object) -> list[float]:
+    return [row.strict.value for row in compare(runs, Wanted(Request(**request))).rows]
+
+
+def refusal(runs, wanted: Wanted = Wanted()) -> list[str]:
+    with pytest.raises(EsctlError) as error:
+        compare(runs, wanted)
+    return str(error.value).splitlines()
+
+
+def test_the_evaluation_of_the_kept_weights_stands_for_a_run(tmp_path):
+    run = write_run(tmp_path / "run", evaluation(NINE, step=10), evaluation(SEVEN, step=20))
+    assert strict(run) == [0.9]
+    run.write_record(replace(RECORD, kept_generation=None))
+    assert strict(run) == [0.7]  # not finished: the newest so far
+    run.write_record(replace(RECORD, kept_generation=15))
+    note = f"{run.path}: no such evaluation of generation 15, whose weights it keeps; 20 stands for it"
+    assert note in compare([run], Wanted()).notes
+
+
+def test_at_equal_cost_each_run_gives_its_last_evaluation_within_the_limit(tmp_path):
+    evals = [replace(evaluation([1] * n + [0] * (10 - n), step=n), rollouts_spent=64 * n) for n in (0, 3, 5, 9)]
+    run = write_run(tmp_path / "run", *evals)
+    write_scores(run, 10)
+    base = write_base(tmp_path / "base", replace(evaluation(SEVEN, step=0), rollouts_spent=0))
+    found = compare([base, run], Wanted(Request(at=64 * 6)))
+    assert [(r.strict.value, r.rollouts, r.generated_tokens, r.seconds) for r in found.rows] == [
+        (0.7, 0, 0, 0), (0.5, 320, 6400, 10.0),
+    ]  # fmt: skip
+    assert found.rows[1].flops == 2 * 1000 * 5 * (640 + 1280)
+    assert "at most 384 training rollouts" in terminal(found)
+    untrained = "evaluated within 100 rollouts only before training; the row is its base"
+    assert f"{run.path}: {untrained}" in compare([base, run], Wanted(Request(at=100))).notes
+    late = write_run(tmp_path / "late", evals[-1], method="essam")
+    assert refusal([base, run, late], Wanted(Request(at=100))) == [
+        f"{late.path}: no greedy evaluation on test within 100 rollouts; evaluate an earlier generation with --step"
+    ]
+
+
+def test_costs_that_no_file_tells_are_left_out(tmp_path):
+    run = write_run(tmp_path / "run", replace(evaluation(SEVEN, step=5), rollouts_spent=320))
+    [row] = compare([run], Wanted(Request(at=400))).rows
+    assert (row.rollouts, row.generated_tokens, row.flops, row.seconds) == (320, None, None, None)
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"task": TaskRecord("arithmetic", 2)}, "task.version is 1"),
+        ({"prompt_sha256": "other"}, "the prompts differ: prompt_sha256 is prompt"),
+        ({"problems_sha256": "other"}, "problems_sha256 is test-problems"),
+        ({"sampling": replace(GREEDY, max_tokens=32)}, "sampling.max_tokens is 64"),
+    ],
+)
+def test_what_differs_in_kind_is_refused_by_field_values_and_runs_or_printed_under_a_banner(change, told, tmp_path):
+    runs = [
+        write_run(tmp_path / "a", evaluation(SEVEN)),
+        write_run(tmp_path / "b", replace(evaluation(NINE), **change), method="essam"),
+    ]
+    [line] = refusal(runs)
+    assert line.startswith(f"not comparable: {told} in {runs[0].path} but ")
+    assert f" in {runs[1].path}" in line
+    assert line.endswith("; evaluate them alike, or print anyway with --force")
+    forced = compare(runs, Wanted(force=True))
+    assert forced.differences[0].startswith(told)
+    assert terminal(forced).startswith("NOT COMPARABLE: ")
+    assert markdown(forced).startswith("NOT COMPARABLE: ")
+
+
+def test_two_runs_that_differ_in_prompt_only_are_refused_naming_what_was_changed_in_it(tmp_path):
+    runs = [write_run(tmp_path / "a", evaluation(SEVEN))]
+    runs += [write_run(tmp_path / "b", replace(evaluation(NINE), prompt_sha256="other"))]
+    runs[1].recipe.write_text(runs[1].recipe.read_text().replace("shots: 0", "shots: 4"))
+    [line] = refusal(runs)
+    assert line.startswith("not comparable: the prompts differ: ")
+    assert "(prompt.shots 0 or 4)" in line
+
+
+def test_samplings_that_no_two_runs_share_are_refused(tmp_path):
+    runs = [write_run(tmp_path / "a", evaluation([1]), sampled([2], 8))]
+    runs += [write_run(tmp_path / "b", evaluation([1]), sampled([2], 8, temperature=1.0), method="essam")]
+    assert refusal(runs)[0].startswith("not comparable: pass@k: sampling.temperature is 0.6 in ")
+
+
+def test_sharpness_on_other_problems_is_refused(tmp_path):
+    runs = [write_run(tmp_path / "a", evaluation(SEVEN)), write_run(tmp_path / "b", evaluation(SEVEN), method="essam")]
+    write_json(runs[0].sharpness / "s.json", sharpness([0.1, 0.2]))
+    write_json(runs[1].sharpness / "s.json", replace(sharpness([0.1, 0.2]), problems_sha256="other"))
+    assert refusal(runs)[0].startswith("not comparable: sharpness: problems_sha256 is test-problems in ")
+
+
+def test_equal_hashes_of_other_problems_are_refused(tmp_path):
+    other = evaluation(SEVEN)
+    other = replace(other, problems=replace(other.problems, id=[f"q{i}" for i in range(10)]))
+    runs = [write_run(tmp_path / "a", evaluation(SEVEN)), write_run(tmp_path / "b", other, method="essam")]
+    assert "problems.id differ between" in refusal(runs)[0]
+    assert compare(runs, Wanted(force=True)).pairs == ()
+
+
+def test_of_several_evaluations_the_one_that_all_have_with_most_problems_is_compared(tmp_path):
+    few = replace(evaluation([1, 1]), problems_sha256="few")
+    whole, extra = evaluation(SEVEN), replace(evaluation([1] * 12), problems_sha256="extra")
+    a = write_run(tmp_path / "a", whole, few, extra)
+    b = write_run(tmp_path / "b", few, evaluation(NINE), method="essam")
+    assert strict(a, b) == [0.7, 0.9]
+    assert (
+        f"{a.path}: 3 evaluations fit; compared is 10 problems, 64 tokens, prompt prompt"
+        in compare([a, b], Wanted()).notes
+    )
+
+
+def test_only_evaluations_of_the_split_and_task_count_and_greedy_ones_first(tmp_path):
+    perturbed = replace(evaluation(NINE), mode=Mode("weight", 0.01))
+    elsewhere = evaluation(NINE, split="validation")
+    run = write_run(tmp_path / "run", evaluation(SEVEN), sampled([8] * 10, 8), perturbed, elsewhere)
+    assert strict(run) == [0.7]
+    assert strict(run, split="validation") == [0.9]
+    way_out = f"make one with `esctl eval {run.path} --split train`"
+    assert refusal([run], Wanted(Request("train"))) == [f"{run.path}: no greedy evaluation on train; {way_out}"]
+    write_evals(run, evaluation(SEVEN), replace(evaluation(NINE), task=TaskRecord("gsm8k", 1)))
+    assert refusal([run]) == ["runs hold evaluations of several tasks (arithmetic, gsm8k); choose one with --task"]
+    assert strict(run, task="gsm8k") == [0.9]
+
+
+def test_where_nothing_is_greedy_the_sampled_mean_is_compared_and_said_so(tmp_path):
+    found = compare([write_run(tmp_path / "run", sampled([2, 4], 8))], Wanted())
+    assert (found.rows[0].strict.value, found.sampling) == (3 / 8, "T = 0.6, top-p 0.95")
+
+
+def test_two_directories_of_one_untrained_model_are_one_row(tmp_path):
+    one = write_base(tmp_path / "one", evaluation(SEVEN, step=0))
+    two = write_base(tmp_path / "two", sampled([8] * 10, 8, step=0))
+    [row] = compare([one, two], Wanted(ks=(1,))).rows
+    assert (row.seeds, row.strict.value, row.pass_at["pass@1"].value) == (1, 0.7, 1.0)
+
+
+def test_every_damaged_file_is_named_and_none_is_skipped(tmp_path):
+    for name in "abcdefg":
+        write_run(tmp_path / name, evaluation(SEVEN), evaluation(NINE, step=5))
+    tree = json.loads((tmp_path / "c/evals/0.json").read_text())
+    (tmp_path / "a/run.json").write_text('{"label": ')
+    (tmp_path / "b/evals/1.json").write_text("")
+    (tmp_path / "c/evals/0.json").write_text(json.dumps(tree | {"schema": 9}))
+    (tmp_path / "d/evals/0.json").write_text(json.dumps({k: v for k, v in tree.items() if k != "step"}))
+    (tmp_path / "e/evals/0.json").write_text(json.dumps(tree | {"problems": tree["problems"] | {"strict": [1]}}))
+    (tmp_path / "f/recipe.yaml").write_text("a: [")
+    (tmp_path / "g/sharpness").mkdir()
+    (tmp_path / "g/sharpness/s.json").write_text("[]")
+    lines = refusal(find_runs([tmp_path]))
+    starts = [line.removeprefix(f"{tmp_path}/").split(": ")[:2] for line in lines]
+    assert [start[0] for start in starts] == [
+        "a/run.json", "b/evals/1.json", "c/evals/0.json", "d/evals/0.json", "e/evals/0.json", "f/recipe.yaml",
+        "g/sharpness/s.json",
+    ]  # fmt: skip
+    assert [start[1] for start in starts[2:5]] == [
+        "schema 9, but this esctl reads 1; use the esctl that wrote it", "step", "problems.strict",
+    ]  # fmt: skip
+
+
+def test_a_folder_without_its_run_json_is_named(tmp_path):
+    write_run(tmp_path / "whole", evaluation(SEVEN))
+    write_run(tmp_path / "half", evaluation(SEVEN)).record.unlink()
+    with pytest.raises(RunError) as error:
+        find_runs([tmp_path, tmp_path / "none"])
+    assert str(error.value).splitlines() == [
+        f"{tmp_path}/half: run.json is missing; restore it, or move the folder away",
+        f"{tmp_path}/none: no run directory here (nothing below it holds a run.json)",
+    ]
+
+
+def test_an_interrupted_evaluation_is_said(tmp_path):
+    run = write_run(tmp_path / "run", evaluation(SEVEN))
+    (run.evals / "x.part.jsonl").write_text("{}\n")
+    assert any("an evaluation that was interrupted is left out" in note for note in compare([run], Wanted()).notes)
+
+
+def test_an_untrained_model_has_spent_nothing(tmp_path):
+    base = write_base(tmp_path / "base", replace(evaluation(SEVEN, step=0), rollouts_spent=0))
+    assert base.read_record().train == Cost()
+    assert strict(base, at=0) == [0.7]
+    assert UsageError.exit_code == 2

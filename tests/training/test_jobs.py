@@ -1,0 +1,76 @@
+"""Processes side by side: none waits for another's failure, and none outlives its parent."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from esctl.training.jobs import Job, Progress, run_jobs
+
+
+def job(tmp_path: Path, name: str, module: str, text: str, work: float = 1.0) -> Job:
+    (tmp_path / f"{module}.py").write_text(text)
+    return Job(name, (module,), tmp_path / "logs" / f"{name}.log", work)
+
+
+@pytest.fixture(autouse=True)
+def _importable(tmp_path, monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+
+
+def test_a_failed_job_stops_no_other_and_its_last_words_are_kept(tmp_path):
+    bad = job(tmp_path, "bad", "bad", "raise SystemExit('esctl: no such thing')", work=2)
+    good = job(tmp_path, "good", "good", "open('done', 'w').close()".replace("done", str(tmp_path / "done")))
+    [failure] = run_jobs([bad, good], 1, lambda progress: None)
+    assert (failure.job, failure.exit_code, failure.tail) == (bad, 1, "esctl: no such thing")
+    assert (tmp_path / "done").exists()
+
+
+def test_so_many_run_at_once_and_the_longest_begins_first(tmp_path):
+    jobs = [job(tmp_path, f"j{i}", "nap", "import time; time.sleep(0.3)", work=i) for i in range(4)]
+    seen: list[Progress] = []
+    assert run_jobs(jobs, 2, seen.append) == []
+    assert max(len(p.running) for p in seen) == 2
+    assert seen[0].running == ("j3",)
+    assert (seen[-1].done, seen[-1].total, seen[-1].seconds_left) == (4, 4, 0.0)
+
+
+@pytest.mark.parametrize("at_once", [1, 64])
+def test_every_job_gets_its_share_of_the_cores(tmp_path, at_once):
+    text = f"import os; open({str(tmp_path / 'threads')!r}, 'w').write(os.environ['OMP_NUM_THREADS'])"
+    run_jobs([job(tmp_path, "j", "threads", text)], at_once, lambda progress: None)
+    assert int((tmp_path / "threads").read_text()) == max(1, (os.cpu_count() or 1) // at_once)
+
+
+def test_an_interrupted_parent_interrupts_its_jobs_and_leaves_none(tmp_path):
+    """A job gets one SIGTERM and the time to record what it has."""
+    nap = (
+        "import os, signal, sys, time\n"
+        "signal.signal(signal.SIGTERM, signal.default_int_handler)\n"
+        "open(sys.argv[1], 'w').write(str(os.getpid()))\n"
+        "try:\n    time.sleep(60)\n"
+        "except KeyboardInterrupt:\n    open(sys.argv[1] + '.clean', 'w').close()\n"
+    )
+    (tmp_path / "nap.py").write_text(nap)
+    driver = (
+        "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+        "from pathlib import Path; from esctl.training.jobs import Job, run_jobs\n"
+        f"at = Path({str(tmp_path)!r})\n"
+        "run_jobs([Job(n, ('nap', str(at / n)), at / f'{n}.log', 1) for n in 'ab'], 2, lambda p: None)\n"
+    )
+    parent = subprocess.Popen([sys.executable, "-c", driver], stderr=subprocess.DEVNULL)
+    pids = [tmp_path / n for n in "ab"]
+    deadline = time.monotonic() + 20
+    while not all(p.exists() and p.read_text() for p in pids) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    time.sleep(0.2)
+    parent.send_signal(signal.SIGINT)
+    parent.wait(20)
+    assert all((tmp_path / f"{n}.clean").exists() for n in "ab")
+    for pid in pids:
+        with pytest.raises(ProcessLookupError):
+            os.kill(int(pid.read_text()), 0)
