@@ -256,7 +256,8 @@ def center_text(recipe: Recipe, dim: int) -> str:
     Each rank of each engine keeps a whole center on the host.
     """
     section, theta = recipe.engine, 4 * dim
-    held, engines = theta * (1 + (len(recipe.evolution.rounds) > 1)), section.replicas
+    engines = section.replicas
+    held = 2 * theta if recipe.evolution.probes else theta
     hosts = section.tensor_parallel * engines
     on_host = f"{_size(held * hosts)} in host memory"
     on_device = f"{_size(held * engines)} on GPUs and {_size(theta * hosts)} in host memory"

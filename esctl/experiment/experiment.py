@@ -150,17 +150,11 @@ class Experiment:
             dtype=section.dtype,
             kv_memory=None if section.kv_memory == "auto" else section.kv_memory,
             max_model_len=longest + self.recipe.sampling.max_tokens,
-            probes=self._stages_probes,
+            probes=isinstance(self.recipe.method, MethodConfig) and self.recipe.method.probes,
             replicas=section.replicas,
             tensor_parallel=section.tensor_parallel,
             center=section.center,
         )
-
-    @property
-    def _stages_probes(self) -> bool:
-        if not isinstance(self.recipe.method, MethodConfig):
-            return False
-        return len(self.recipe.evolution.rounds) > 1 or self.recipe.kind == "essam"
 
     def center(self) -> Center:
         """θ₀ on the host, without an engine."""

@@ -12,6 +12,7 @@ Deviations, all off by default: `mirrored` evaluates θ ± σε for N/2 seeds, a
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 from esctl.methods.protocol import State
 from esctl.methods.shaping import SHAPINGS, Shaping, is_flat
@@ -67,6 +68,8 @@ class Population:
 @dataclass(frozen=True)
 class ES:
     """θ ← θ + (α/N) Σ zᵢ εᵢ; the symbols are those of the module."""
+
+    probes: ClassVar[bool] = False
 
     population: int = 30
     sigma: float = 1e-3

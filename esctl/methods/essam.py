@@ -20,7 +20,7 @@ that z-scores give, ρ√(d/N), and no round 0: N evaluations) or `flipped` (θ 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import ClassVar, Literal
 
 from esctl.methods.es import Population, check_population, check_sizes
 from esctl.methods.protocol import State
@@ -33,6 +33,8 @@ Probe = Literal["against", "flipped", "random"]
 @dataclass(frozen=True)
 class ESSAM:
     """Two rounds a generation, at θ and at the probe θ'; the symbols are those of the module."""
+
+    probes: ClassVar[bool] = True
 
     population: int = 30
     sigma: float = 1e-3
@@ -83,6 +85,8 @@ class ESSAM:
 @dataclass(frozen=True)
 class ESSAMF:
     """ESSAM with K probing seeds and a probe of a given norm; the symbols are those of the module."""
+
+    probes: ClassVar[bool] = True
 
     population: int = 30
     sigma: float = 1e-3

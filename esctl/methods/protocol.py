@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 from esctl.noise.moves import EMPTY, Move, Round
 
@@ -20,6 +20,8 @@ class State:
 
 class Method(Protocol):
     """Ask and tell on seeds: pure functions over explicit state. Scores: higher is better, everywhere."""
+
+    probes: ClassVar[bool]  # whether candidates may be asked for around a probe θ', which needs a second fp32 center
 
     @property
     def rounds(self) -> tuple[int, ...]:

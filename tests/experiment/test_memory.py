@@ -12,7 +12,6 @@ from esctl.cli.estimates import center_text, memory_json, memory_table, runs_tab
 from esctl.errors import RunError, UsageError
 from esctl.experiment.estimates.memory import (
     GIB,
-    METHOD_NAMES,
     PUBLISHED_GIB,
     Architecture,
     Footprint,
@@ -26,8 +25,10 @@ from esctl.experiment.estimates.memory import (
 )
 from esctl.experiment.estimates.plan import planned_footprint
 from esctl.experiment.loading import load_recipe
+from esctl.methods import BASELINES, METHODS
 from esctl.runs.records import Peak
 
+NAMES = (*METHODS, *BASELINES)
 SIZES = {
     "llama": {"model_type": "llama", "intermediate_size": 14336, "num_hidden_layers": 32, "vocab_size": 128256},
     "qwen3": {"model_type": "qwen3", "intermediate_size": 12288, "num_hidden_layers": 36, "vocab_size": 151936},
@@ -88,6 +89,8 @@ def test_a_plan_says_where_centers_will_lie():
     assert said["host"] == "2.00 GiB in host memory"
     assert said["device"] == "2.00 GiB on GPUs and 1.00 GiB in host memory"
     assert said["auto"] == f"{said['host']}; where GPUs have room, {said['device']}"
+    random = load_recipe("arithmetic/essam", {"engine.center": "host", "method.probe": "random"})
+    assert center_text(random, 2**28) == said["host"]  # one round, around a probe
     ranks = load_recipe("arithmetic/es", {"engine.center": "host", "engine.tensor_parallel": 2})
     assert center_text(ranks, 2**28) == "2.00 GiB in host memory"
 
@@ -111,7 +114,7 @@ def test_published_memory_of_an_8b_model_is_explained(eight_billion):
         states, reached = (found.device - found.work) / GIB, (found.device + found.kv) / GIB
         assert states < gib
         assert gib == pytest.approx(reached, rel=0.5 if method == "essam" else 0.12), method
-    ratio = {m: footprint(m, arch, PUBLISHED_SETTING).device for m in METHOD_NAMES}
+    ratio = {m: footprint(m, arch, PUBLISHED_SETTING).device for m in NAMES}
     assert 16 < ratio["ppo"] / ratio["essam"] < 24
     assert 10 < ratio["grpo"] / ratio["essam"] < 14
 
@@ -185,7 +188,7 @@ def test_json_holds_bytes_and_the_setting(tiny_qwen2):
 
 
 def _analytic(folder: Path, setting: Setting) -> tuple[Architecture, Setting, list[Footprint]]:
-    arch, prints = analytic(str(folder), METHOD_NAMES, setting)
+    arch, prints = analytic(str(folder), NAMES, setting)
     return arch, setting, prints
 
 

@@ -82,6 +82,16 @@ def test_rounds_states_the_candidates_asked_for(method):
 
 
 @pytest.mark.parametrize("method", VARIANTS, ids=repr)
+def test_a_method_probes_where_it_asks_for_candidates_around_another_point(method):
+    state, centers = method.start(3, DIM), []
+    while state.generation == 0:
+        round_ = method.ask(state)
+        centers.append(round_.center)
+        state, _ = method.tell(state, [float(i % 3) for i in range(len(round_.candidates))])
+    assert method.probes == any(center != EMPTY for center in centers)
+
+
+@pytest.mark.parametrize("method", VARIANTS, ids=repr)
 @pytest.mark.parametrize("spread", [0.0, 1e-7])
 def test_flat_scores_move_nothing(method, spread):
     state = method.start(1, DIM)

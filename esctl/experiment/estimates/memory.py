@@ -16,6 +16,7 @@ from esctl.engines import OWN_ROLLOUTS
 from esctl.errors import RunError, UsageError
 from esctl.experiment.loading import read_recipe
 from esctl.experiment.recipe import Recipe
+from esctl.methods import BASELINES, METHODS
 from esctl.runs.directory import RunDir, find_runs
 from esctl.runs.records import Peak, RunRecord
 
@@ -25,7 +26,6 @@ ITEMSIZE = {"fp32": 4, "bf16": 2, "fp16": 2}
 DTYPES = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}  # a recipe's names
 LOGIT_CHUNK = 1024  # tokens, the default of PPO's `logit_chunk`
 TILE = (4096, 32768)  # tokens and vocabulary of the logits that TRL's GRPO computes at once
-METHOD_NAMES = ("es", "essam", "essam-f", "grpo", "ppo")
 # What lies in host memory where the served weights lie on a GPU: the center, unless it is to lie there too. Then it has
 # a mirror on the host, which files and hashes are made of.
 PLACES = ("host", "device")
@@ -163,21 +163,22 @@ def weights_alone(parameters: int) -> Architecture:
 
 def footprint(method: str, arch: Architecture, setting: Setting) -> Footprint:
     """What a method holds; raises UsageError for a method that is not known."""
-    if method not in METHOD_NAMES:
-        raise UsageError(f"--methods {method}: choose from {', '.join(METHOD_NAMES)}")
-    rl = method in ("grpo", "ppo")
+    names = (*METHODS, *BASELINES)
+    if method not in names:
+        raise UsageError(f"--methods {method}: choose from {', '.join(names)}")
+    rl = method in BASELINES
     purposes = _rl(method, arch, setting) if rl else _es(method, arch, setting)
     in_host = (MIRROR,) if setting.center == "device" else COPY_HOST if rl else HOST
     return Footprint(method, purposes, setting.rollouts * setting.seq * arch.kv * setting.itemsize, in_host)
 
 
 def _es(method: str, arch: Architecture, setting: Setting) -> dict[str, int]:
-    """Served weights; θ in fp32, and θ' for methods of two rounds; from the host one tensor on its way, or a mirror."""
+    """Served weights; θ in fp32, and θ' for methods that probe; from the host one tensor on its way, or a mirror."""
     beside = {"scratch": FP32 * arch.largest} if setting.center == "host" else {MIRROR: FP32 * arch.parameters}
     return {
         "weights": setting.itemsize * arch.parameters,
         "center": FP32 * arch.parameters,
-        "probe": 0 if method == "es" else FP32 * arch.parameters,
+        "probe": FP32 * arch.parameters if METHODS[method].probes else 0,
         **beside,
         "activations": forward_bytes(arch, setting),
     }
