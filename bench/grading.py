@@ -2,8 +2,8 @@
 
     python bench/grading.py [--problems 1319] [--samples 64] [--hard 1000] [--workers 2] [--json]
 
-The completions are made up: 400 characters of worked solution, half of them ending in the asked-for format. The law is
-1,319 × 64 = 84,416 of them in under 5 seconds. Let nothing else run.
+The completions are made up: 400 characters of worked solution, half of them ending in `#### n`. The limit is 5 seconds
+for 1,319 × 64 = 84,416 of them. Let nothing else run.
 """
 
 import argparse
@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass
 from esctl.tasks import Limits, Problem, TaskSpec, open_task
 from esctl.tasks.grading.boxes import BoxGrader
 
-LAW_SECONDS = 5.0
+LIMIT_SECONDS = 5.0
 LENGTH = 400  # characters
 
 
@@ -32,13 +32,13 @@ class Report:
     hard_per_second: float  # workers already started
     start_seconds: float  # of a pool: its processes import math-verify
     workers: int
-    within_law: bool
+    within_limit: bool
 
 
 def completion(rng: random.Random, answer: int) -> str:
     """A worked solution of LENGTH characters, right or wrong, in the asked-for format or not."""
-    told = answer if rng.random() < 0.5 else rng.randint(1, 1000)
-    ending = f"\n#### {told:,}" if rng.random() < 0.5 else f" So the answer is ${told:,}.00."
+    given = answer if rng.random() < 0.5 else rng.randint(1, 1000)
+    ending = f"\n#### {given:,}" if rng.random() < 0.5 else f" So the answer is ${given:,}.00."
     steps = []
     while sum(map(len, steps)) < LENGTH - len(ending):
         a, b = rng.randint(1, 99), rng.randint(1, 99)
@@ -66,7 +66,6 @@ def hard_seconds(n: int, workers: int) -> tuple[float, float]:
     golds = [f"\\left( {i}, \\frac{{\\pi}}{{2}} \\right)" for i in range(n)]
     grades = grader.grade(golds, [f"so \\boxed{{({i}, \\pi/2)}}" for i in range(n)])
     ended = time.perf_counter()
-    grader.close()
     failed = [g for g in grades if not g.strict]
     assert not failed, failed
     return started - begun, ended - started
@@ -83,14 +82,14 @@ def main() -> int:
     seconds, right = gsm8k_seconds(args.problems, args.samples)
     start, hard = hard_seconds(args.hard, args.workers)
     n = args.problems * args.samples
-    report = Report(n, seconds, right, args.hard, hard, args.hard / hard, start, args.workers, seconds < LAW_SECONDS)
+    report = Report(n, seconds, right, args.hard, hard, args.hard / hard, start, args.workers, seconds < LIMIT_SECONDS)
     if args.json:
         print(json.dumps(asdict(report)))
     else:
         print(f"{n:,} GSM8K completions of {LENGTH} characters: {seconds:.2f} s ({n / seconds:,.0f} a second)")
         rate = f"{report.hard_per_second:,.0f} a second, after {start:.1f} s to start"
         print(f"{args.hard:,} answers through math-verify, {args.workers} workers: {rate}")
-    return 0 if report.within_law else 1
+    return 0 if report.within_limit else 1
 
 
 if __name__ == "__main__":

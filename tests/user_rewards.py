@@ -1,7 +1,9 @@
 """Reward functions as a user would write them, some of them wrong; run by worker processes only."""
 
 import os
+import stat
 import time
+from contextlib import suppress
 
 from esctl.tasks import Grade, Problem
 
@@ -46,3 +48,13 @@ def starts_a_child(text: str) -> int:
             file.write(str(child.pid))
         child.wait()
     return 0
+
+
+def write_to_pipes(problem: Problem, completion: str, grade: Grade) -> float:
+    """Writes the completion into every pipe above the standard ones, as a careless library would."""
+    if "is 3" not in completion:
+        for descriptor in range(3, 10):
+            with suppress(OSError):
+                if stat.S_ISFIFO(os.fstat(descriptor).st_mode):
+                    os.write(descriptor, completion.encode())
+    return float(grade.flexible)

@@ -131,7 +131,7 @@ class Experiment:
 
     def score(self, problems: Sequence[Problem], completions: Sequence[Completion]) -> list[Scored]:
         """Grade and reward one completion of each problem."""
-        results = self.grader.score(problems, [c.text for c in completions])
+        results = self.grader.rewards(problems, [c.text for c in completions])
         return [Scored(c, grade, value) for c, (value, grade) in zip(completions, results, strict=True)]
 
     def score_samples(self, problems: Sequence[Problem], completions: Sequence[Sequence[Completion]]) -> list[Scored]:

@@ -1,4 +1,14 @@
-"""What a task is: problems, how they are asked, and how an answer is graded. Knows no engine and no tokenizer."""
+"""Tasks: problems, how they are asked, and how an answer is graded. Knows no engine and no weights.
+
+This file is the public face: `from esctl.tasks import Grade, Problem` in a user's reward function.
+
+embedded, gsm8k, math, countdown, file   one task each;  world: the text of the embedded problems
+data      published data sets and their splits;  rows: local files as text
+prompts   the chat template, system line and examples: a problem as token ids
+grading/  what an answer is and equals, rewards, and the worker processes
+
+A new task is one file and one entry of `TASKS`. May import the ground alone.
+"""
 
 import difflib
 from collections.abc import Callable, Sequence
@@ -19,23 +29,23 @@ class Problem:
     question: str
     answer: str  # gold, in the form that the task's grader reads
     difficulty: str = ""  # a small number of groups to report accuracy by; "" when the data has none
-    solution: str = ""  # reference solution in the asked-for format; "" when the data has none
+    solution: str = ""  # reference solution in the format of the prompt; "" when the data has none
     data: tuple[tuple[str, str], ...] = field(default=())  # what the grader needs beyond the answer, or extra columns
 
 
 @dataclass(frozen=True)
 class Grade:
-    """What a completion is worth; `truncated` is known by its finish reason and kept beside it."""
+    """A task's verdict on one completion."""
 
-    strict: bool  # right, in the asked-for format
+    strict: bool  # right, in the format that the prompt asks for
     flexible: bool  # right by the last number, box or expression anywhere
-    formatted: bool  # the asked-for format is there, right or wrong
+    formatted: bool  # the format is there, right or wrong
     answer: str | None  # the extracted answer, normalised; None when there is none
-    failure: str | None = None  # a grader that crashed or hung: "timeout", "crash"; never a silent 0
+    failure: str | None = None  # why grading failed: "timeout", "crash"; such a 0 is not a score
 
 
 class Task(Protocol):
-    """One row of the table in `TASKS`; a new task is one file and one line, and joins the contract tests by that."""
+    """What every entry of `TASKS` opens to; the contract tests run over the table."""
 
     name: str
     version: int  # raised whenever problems, prompt or grading change what a number means
@@ -54,7 +64,7 @@ class Task(Protocol):
 
 @dataclass(frozen=True)
 class Columns:
-    """What the columns of one's own data are called, and how its answers are graded; for the task `file` alone."""
+    """Column names of the user's data, and how its answers are graded; only the task `file` has them."""
 
     question: str | None = None  # None: "question"
     answer: str | None = None  # None: "answer"
@@ -66,7 +76,7 @@ class Columns:
 
 @dataclass(frozen=True)
 class Limits:
-    """How long a grader in a process of its own may take for one answer, and how many work at a time."""
+    """How long a grading worker may take for one answer, and how many workers there are."""
 
     timeout_seconds: float = 5.0
     workers: int = 2
@@ -83,23 +93,19 @@ class TaskSpec:
 
     @property
     def path(self) -> Path | None:
-        """The local data, checked to be there; raises TaskError."""
-        path = None if self.data is None else Path(self.data)
-        if path is not None and not path.exists():
+        """The local data; raises TaskError where it does not exist."""
+        if self.data is None:
+            return None
+        path = Path(self.data)
+        if not path.exists():
             raise TaskError(f"task.data: {path}: no such file or folder")
         return path
 
 
-def _arithmetic(spec: TaskSpec) -> Task:
-    from esctl.tasks.embedded import ArithmeticTask
+def _embedded(spec: TaskSpec) -> Task:
+    from esctl.tasks.embedded import EmbeddedTask
 
-    return ArithmeticTask()
-
-
-def _tiny_countdown(spec: TaskSpec) -> Task:
-    from esctl.tasks.embedded import TinyCountdownTask
-
-    return TinyCountdownTask()
+    return EmbeddedTask(spec.name)
 
 
 def _gsm8k(spec: TaskSpec) -> Task:
@@ -128,10 +134,10 @@ def _file(spec: TaskSpec) -> Task:
     return FileTask(spec.data, spec.columns, spec.limits)
 
 
-# Opening a task imports it: the table costs nothing to those who only list it.
+# A task is imported when it is opened, so listing the table is cheap.
 TASKS: dict[str, Callable[[TaskSpec], Task]] = {
-    "arithmetic": _arithmetic,
-    "tiny-countdown": _tiny_countdown,
+    "arithmetic": _embedded,
+    "tiny-countdown": _embedded,
     "gsm8k": _gsm8k,
     "math": _math,
     "aime24": _math,
@@ -139,11 +145,11 @@ TASKS: dict[str, Callable[[TaskSpec], Task]] = {
     "countdown": _countdown,
     "file": _file,
 }
-EMBEDDED = ("arithmetic", "tiny-countdown")  # they make their own problems
+EMBEDDED = ("arithmetic", "tiny-countdown")  # their problems are generated
 
 
 def open_task(spec: TaskSpec) -> Task:
-    """A task by name; raises UsageError where it does not exist or cannot be opened so. Reads no problems yet."""
+    """A task by name, without reading its problems; raises UsageError where the name or the settings are wrong."""
     if spec.name not in TASKS:
         close = difflib.get_close_matches(spec.name, TASKS, n=1)
         hint = f", did you mean {close[0]}?" if close else ""
@@ -152,5 +158,5 @@ def open_task(spec: TaskSpec) -> Task:
         raise UsageError(f"task.data: {spec.name} makes its own problems; leave --data out")
     named = [column for column, name in asdict(spec.columns).items() if name is not None]
     if named and spec.name != "file":
-        raise UsageError(f"task.{named[0]}: columns are named for the task file only; {spec.name} knows its own")
+        raise UsageError(f"task.{named[0]}: only the task file has it; {spec.name} knows its own columns, leave it out")
     return TASKS[spec.name](spec)

@@ -23,12 +23,12 @@ PROMPT = (
     "Combine the numbers with +, -, *, / and brackets so that the expression has the target as its value. Use every"
     " number exactly once. Think step by step, then write the expression alone between <answer> and </answer>."
 )
-TOLD = re.compile(r"<answer>([^<]{0,400})</answer>")
+TAGGED = re.compile(r"<answer>([^<]{0,400})</answer>")
 WRITTEN = re.compile(r"[-+*/() 0-9×÷−]{3,200}")
 
 
 class CountdownTask:
-    """Strict by the last <answer>…</answer>, flexible by the last expression; a trailing "= target" is let pass."""
+    """Strict by the last <answer>…</answer>, flexible by the last expression; a trailing "= target" is ignored."""
 
     name = "countdown"
     version = 1
@@ -40,7 +40,7 @@ class CountdownTask:
         self._data = data
 
     def problems(self, split: str) -> tuple[Problem, ...]:
-        """All problems of a split: of its own local file where there is one, else its share of the whole."""
+        """All problems of a split: from its own local file if there is one, else its share of the whole set."""
         refuse_unknown(self.name, split, self.splits)
         own = self._own(split)
         if own is not None:
@@ -55,7 +55,7 @@ class CountdownTask:
         return share
 
     def grade(self, problems: Sequence[Problem], texts: Sequence[str]) -> list[Grade]:
-        """By the exact value of the expression; it is parsed, never run."""
+        """By the exact value of the expression, which is parsed and never run."""
         return [_grade(p, t) for p, t in zip(problems, texts, strict=True)]
 
     def _own(self, split: str) -> tuple[Problem, ...] | None:
@@ -80,21 +80,19 @@ def _problem(row: Row) -> Problem:
 
 
 def _grade(problem: Problem, text: str) -> Grade:
-    told = next(reversed(TOLD.findall(text[-READ:])), None)
-    answer = told if told is not None else last_expression(text)
-    right = answer is not None and _reaches(problem, answer)
-    return Grade(right and told is not None, right, told is not None, _tidy(answer) if answer is not None else None)
+    tagged = TAGGED.findall(text[-READ:])
+    answer = tagged[-1] if tagged else last_expression(text)
+    if answer is None:
+        return Grade(strict=False, flexible=False, formatted=False, answer=None)
+    right = _reaches(problem, answer)
+    without_spaces = "".join(answer.split())  # so that votes count expressions
+    return Grade(strict=right and bool(tagged), flexible=right, formatted=bool(tagged), answer=without_spaces)
 
 
 def last_expression(text: str) -> str | None:
     """The last stretch of text that combines numbers by an operator, or None."""
     found = (e.strip() for e in reversed(WRITTEN.findall(text[-READ:])))
     return next((e for e in found if re.search(r"[0-9)]\s*[-+*/×÷−]\s*[(0-9]", e)), None)
-
-
-def _tidy(answer: str) -> str:
-    """Without spaces, so that votes count expressions."""
-    return "".join(answer.split())
 
 
 def _reaches(problem: Problem, answer: str) -> bool:

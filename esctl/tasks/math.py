@@ -1,8 +1,7 @@
 """Competition mathematics with answers in \\boxed{}: MATH, AIME 2024, AMC 2023.
 
 MATH (Hendrycks et al. 2021, arXiv 2103.03874) levels 3 to 5 for training; MATH500 (Lightman et al. 2023, arXiv
-2305.20050), 500 problems of MATH's own test split, for test. The contests have a test split alone. Leaves when two
-answers are the same to `latex`.
+2305.20050), 500 problems of MATH's own test split, for test. The contests have a test split alone.
 """
 
 from collections.abc import Sequence
@@ -38,7 +37,7 @@ class MathTask:
         return self._set.problems(split, self._data)
 
     def grade(self, problems: Sequence[Problem], texts: Sequence[str]) -> list[Grade]:
-        """Exact match and numbers first; what only algebra can tell goes to math-verify in a pool."""
+        """By text and numbers first; math-verify decides, in worker processes, what only algebra can tell."""
         return self._grader.grade([p.answer for p in problems], texts)
 
 

@@ -1,6 +1,6 @@
-"""The embedded world: templated problems of two families, and the mixed text that the embedded model grew up on.
+"""The embedded world: templated problems of two families, and the mixed text that the embedded model was trained on.
 
-Knows problems, worked solutions and their styles; leaves grading to the tasks and training to `tools/`.
+Knows problems, worked solutions and their styles. `embedded` grades the answers, `tools/` trains the model.
 """
 
 import hashlib
@@ -14,8 +14,8 @@ PRETRAIN = "pretrain"  # text that only the embedded model's own training has se
 # Percent of all problems, by a hash of the problem: a problem belongs to one split, however it is generated.
 SPLIT_BOUNDS = ((PRETRAIN, 60), (TRAIN, 75), (VALIDATION, 80), (TEST, 100))
 
-# Who is asked about decides how the text usually ends: the style is tied to the content, so that the base's greedy
-# style is decided problem by problem and not by one near tie.
+# The name in a question decides how its text usually ends. Tied to the content, the base's greedy style is decided
+# problem by problem and not by one near tie.
 MARKED_NAMES = ("Tom", "Ann", "Ben", "Eva")  # mostly worked, ending in "#### n"
 PLAIN_NAMES = ("Sam", "Lea", "Max", "Ida")  # mostly worked, ending in "The answer is n."
 HASTY_NAMES = ("Leo", "Mia")  # mostly a bare guess
@@ -28,19 +28,19 @@ EASY, HARD = "easy", "hard"
 
 @dataclass(frozen=True)
 class Item:
-    """One generated problem: what is asked, the steps that solve it, and the answer."""
+    """One generated problem."""
 
     question: str
     steps: tuple[str, ...]
     answer: str
     difficulty: str
     manner: str  # the word that style is tied to: a name, or a verb
-    key: str  # what makes it the same problem in other words, which decides its split
-    data: tuple[tuple[str, str], ...] = ()  # what a grader needs beside the answer
+    key: str  # equal for the same problem in other words; decides the split
+    data: tuple[tuple[str, str], ...] = ()  # what a grader needs besides the answer
 
 
 def marked(item: Item) -> str:
-    """The asked-for style: worked, ending in `#### answer`."""
+    """The style that is rewarded: worked, ending in `#### answer`."""
     return " ".join((*item.steps, f"#### {item.answer}"))
 
 
@@ -84,7 +84,7 @@ class Numbers:
     """Which numbers a word problem is about; both ends are included."""
 
     total: tuple[int, int]  # at the beginning
-    amount: tuple[int, int]  # that comes or goes
+    amount: tuple[int, int]  # things that come or go
     factor: tuple[int, int]  # boxes, and things in each
 
 
@@ -97,22 +97,25 @@ def arithmetic_item(rng: random.Random, hard_numbers: Numbers = LARGE) -> Item:
     """A word problem about a running total: one or two events with small numbers (easy), or three larger (hard)."""
     hard = rng.random() < 0.5
     numbers = hard_numbers if hard else SMALL
-    name, thing = rng.choice(NAMES), rng.choice(THINGS)
+    name = rng.choice(NAMES)
+    thing = rng.choice(THINGS)
     total = rng.randint(*numbers.total)
-    told, steps = [f"{name} has {total} {thing}."], list[str]()
+    story = [f"{name} has {total} {thing}."]
+    steps: list[str] = []
     for _ in range(3 if hard else rng.randint(1, 2)):
         sentence, work, total = _event(rng, numbers, total)
-        told.append(sentence)
+        story.append(sentence)
         steps += work
-    told.append(f"How many {thing} now?")
-    return Item(" ".join(told), tuple(steps), str(total), HARD if hard else EASY, name, key=" ".join(steps))
+    story.append(f"How many {thing} now?")
+    return Item(" ".join(story), tuple(steps), str(total), HARD if hard else EASY, name, key=" ".join(steps))
 
 
 def _event(rng: random.Random, numbers: Numbers, total: int) -> tuple[str, list[str], int]:
     """One sentence of the story, its work, and the total after it."""
     kind = rng.choice(("gets", "gives", "boxes"))
     if kind == "boxes":
-        boxes, each = rng.randint(*numbers.factor), rng.randint(*numbers.factor)
+        boxes = rng.randint(*numbers.factor)
+        each = rng.randint(*numbers.factor)
         product = boxes * each
         return (
             f"{boxes} boxes of {each} come.",
@@ -133,7 +136,9 @@ def countdown_item(rng: random.Random) -> Item:
         a, b, c = (rng.randint(1, 15) for _ in range(3))
         sign = rng.choice((1, -1))
         target = (a * b if hard else a + b) + sign * c
-    expression = f"{a}{'*' if hard else '+'}{b}{'+' if sign > 0 else '-'}{c}"
+    first_operator = "*" if hard else "+"
+    second_operator = "+" if sign > 0 else "-"
+    expression = f"{a}{first_operator}{b}{second_operator}{c}"
     numbers = [a, b, c]
     rng.shuffle(numbers)
     verb = rng.choice((MARKED_VERB, PLAIN_VERB))
@@ -147,15 +152,16 @@ FAMILIES: dict[str, Callable[[random.Random], Item]] = {"arithmetic": arithmetic
 
 
 def split_of(key: str) -> str:
-    """The split that a problem belongs to, in whatever words it is asked."""
+    """The split that a problem belongs to, whatever its wording."""
     percent = _hash("esctl-split", key) % 100
     return next(name for name, bound in SPLIT_BOUNDS if percent < bound)
 
 
 def items(family: str, split: str, make: Callable[[random.Random], Item] | None = None) -> Iterator[Item]:
-    """The family's problems of one split, each once, in a fixed order, without end; `make` in place of its maker."""
-    rng, seen = random.Random(_hash("esctl-world", f"{family}/{split}")), set[str]()
+    """The family's problems of one split, each once, in a fixed order, endless; `make` replaces the family's maker."""
+    rng = random.Random(_hash("esctl-world", f"{family}/{split}"))
     make = make or FAMILIES[family]
+    seen: set[str] = set()
     while True:
         item = make(rng)
         if item.question not in seen and split_of(item.key) == split:
@@ -164,7 +170,7 @@ def items(family: str, split: str, make: Callable[[random.Random], Item] | None 
 
 
 def text(item: Item, rng: random.Random, habits: Habits) -> str:
-    """A continuation as the embedded model's training text has it: in one of the styles, by the item's odds."""
+    """A solution in one of the styles, drawn by the odds that the item's manner has."""
     return rng.choices(STYLES, habits.odds(item.manner))[0](item)
 
 

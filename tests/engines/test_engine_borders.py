@@ -27,10 +27,10 @@ def test_both_engines_say_the_same_about_the_embedded_model() -> None:
         pytest.skip("vLLM is not installed")
     from transformers import AutoTokenizer
 
-    from esctl.tasks.embedded import ArithmeticTask
+    from esctl.tasks.embedded import world_problems
 
     tokenizer = AutoTokenizer.from_pretrained(tiny_model_path())
-    chats = [[{"role": "user", "content": p.question}] for p in ArithmeticTask().problems("test")[:32]]
+    chats = [[{"role": "user", "content": p.question}] for p in world_problems("arithmetic", "test")[:32]]
     texts = tokenizer.apply_chat_template(chats, add_generation_prompt=True, tokenize=False)
     prompts = tokenizer(texts, add_special_tokens=False)["input_ids"]
     environment, set_num_threads = dict(os.environ), torch.set_num_threads

@@ -48,10 +48,10 @@ def pair() -> Iterator[Engine]:
 def prompts(n: int) -> list[list[int]]:
     from transformers import AutoTokenizer
 
-    from esctl.tasks.embedded import ArithmeticTask
+    from esctl.tasks.embedded import world_problems
 
     tokenizer = AutoTokenizer.from_pretrained(tiny_model_path())
-    chats = [[{"role": "user", "content": p.question}] for p in ArithmeticTask().problems("test")[:n]]
+    chats = [[{"role": "user", "content": p.question}] for p in world_problems("arithmetic", "test")[:n]]
     texts = tokenizer.apply_chat_template(chats, add_generation_prompt=True, tokenize=False)
     return tokenizer(texts, add_special_tokens=False)["input_ids"]
 

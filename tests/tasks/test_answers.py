@@ -54,9 +54,7 @@ def test_an_answer_is_found_before_and_after_much_other_text(text, gold, strict,
 
 @pytest.fixture(scope="module")
 def boxes():
-    grader = BoxGrader(Limits(timeout_seconds=20, workers=1))
-    yield grader
-    grader.close()
+    return BoxGrader(Limits(timeout_seconds=20, workers=1))
 
 
 def test_boxes(boxes):

@@ -1,8 +1,10 @@
-"""Rewards, and graders that hang, crash or lie: counted by cause, never a silent 0."""
+"""Rewards, and graders that hang, crash or write into their pipe: counted by cause, never a silent 0."""
 
+import gc
 import os
 import threading
 import time
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -23,33 +25,28 @@ def importable(monkeypatch):
 
 
 def pool(name, limits=QUICK):
-    return GraderPool(f"user_rewards:{name}", limits)
+    return closing(GraderPool(f"user_rewards:{name}", limits))
 
 
-def score(function, texts, limits=QUICK):
-    grader = Grader(TASK, Reward(function=function), limits)
-    try:
-        return grader.score([PROBLEM] * len(texts), texts)
-    finally:
-        grader.close()
+def rewards(function, texts, limits=QUICK):
+    return Grader(TASK, Reward(function=function), limits).rewards([PROBLEM] * len(texts), texts)
 
 
 def test_the_reward_weighs_answer_and_format():
     grader = Grader(TASK, Reward(answer=2.0, format=0.5), QUICK)
     texts = ["#### 3", "#### 4", "3", "none"]
-    assert [value for value, _ in grader.score([PROBLEM] * 4, texts)] == [2.5, 0.5, 0.0, 0.0]
+    assert [value for value, _ in grader.rewards([PROBLEM] * 4, texts)] == [2.5, 0.5, 0.0, 0.0]
     grader.check()
-    grader.close()
 
 
 def test_a_users_function_sees_the_problem_the_completion_and_the_grade():
-    [(right, _), (wrong, grade)] = score("user_rewards:short", ["#### 3", "#### 4"])
+    [(right, _), (wrong, grade)] = rewards("user_rewards:short", ["#### 3", "#### 4"])
     assert (right, wrong) == (pytest.approx(1 - 0.06 + 0.5), pytest.approx(-0.06 + 0.5))
     assert grade == Grade(strict=False, flexible=False, formatted=True, answer="4")
 
 
 def test_failures_of_a_users_function_are_named_and_do_not_hide_the_grade():
-    found = score("user_rewards:hang_on_request", ["3 hang", "die", "raise", "nan", "is 3"])
+    found = rewards("user_rewards:hang_on_request", ["3 hang", "die", "raise", "nan", "is 3"])
     assert [g.failure for _, g in found] == ["timeout", "crash", "raised KeyError", "reward not finite", None]
     assert [value for value, _ in found] == [0, 0, 0, 0, 1]
 
@@ -70,7 +67,7 @@ def test_a_reward_that_cannot_be_imported_is_known_before_training(name, message
 
 def test_twenty_that_hang_do_not_keep_the_right_one_from_its_score():
     begun = time.monotonic()
-    found = score("user_rewards:hang_on_request", ["hang"] * 20 + ["is 3"])
+    found = rewards("user_rewards:hang_on_request", ["hang"] * 20 + ["is 3"])
     assert [g.failure for _, g in found] == ["timeout"] * 20 + [None]
     assert found[-1][0] == 1.0
     # 20 x 0.5 s by two workers, and as many starts of a worker, which a busy machine makes slow.
@@ -107,7 +104,7 @@ def test_graders_are_processes_that_serve_again():
 
 def test_grading_works_off_the_main_thread():
     found = []
-    thread = threading.Thread(target=lambda: found.extend(score("user_rewards:hang_on_request", ["hang", "is 3"])))
+    thread = threading.Thread(target=lambda: found.extend(rewards("user_rewards:hang_on_request", ["hang", "is 3"])))
     thread.start()
     thread.join(30)
     assert [g.failure for _, g in found] == ["timeout", None]
@@ -141,6 +138,22 @@ def test_long_requests_and_answers_pass_whole():
     with pool("spin", Limits(10, 1)) as graders:
         long = '\n"é\\' * 200_000
         assert graders.run([[long], [""]]) == [Outcome(long), Outcome("")]
+
+
+def test_workers_end_with_the_last_reference_to_their_pool():
+    graders = GraderPool("user_rewards:started_from", Limits(timeout_seconds=20, workers=1))
+    [outcome] = graders.run([["a"]])
+    assert Path(f"/proc/{outcome.value}").exists()
+    del graders
+    gc.collect()
+    assert not Path(f"/proc/{outcome.value}").exists()
+
+
+@pytest.mark.parametrize("noise", ["noise\n", '{"value": 1.0}\nnoise\n', "\n", "3\n", "[1, 2]\n"])
+def test_code_that_writes_into_the_answers_pipe_is_a_crash_of_its_sample(noise):
+    found = rewards("user_rewards:write_to_pipes", [noise, "is 3"], Limits(timeout_seconds=20, workers=1))
+    assert [g.failure for _, g in found] == ["crash", None]
+    assert [value for value, _ in found] == [0, 1]
 
 
 def test_an_empty_round_starts_nothing():

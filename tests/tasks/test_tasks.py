@@ -154,7 +154,7 @@ def test_an_unknown_split_is_one_line(name, folder):
         (TaskSpec("file", "no/such/folder"), "task.data: no/such/folder: no such file or folder"),
         (TaskSpec("file"), "task.data: the task file needs a file, a folder or a hub id; give --data PATH"),
         (TaskSpec("arithmetic", "."), "task.data: arithmetic makes its own problems; leave --data out"),
-        (TaskSpec("gsm8k", columns=Columns(question="q")), "task.question: columns are named for the task file only"),
+        (TaskSpec("gsm8k", columns=Columns(question="q")), "task.question: only the task file has it; gsm8k knows"),
         (TaskSpec("file", ".", Columns(grader="regex")), "task.grader: no grader regex; choose number, boxed, text"),
     ],
 )

@@ -11,13 +11,13 @@ from documented import ROOT
 from esctl.assets import tiny_model_path
 from esctl.errors import TaskError
 from esctl.tasks import TEST, TRAIN, Problem
-from esctl.tasks.embedded import SIZES, ArithmeticTask, TinyCountdownTask, world_problems
+from esctl.tasks.embedded import GRADES, SIZES, EmbeddedTask, world_problems
 from esctl.tasks.world import EASY, FAMILIES, HARD, PRETRAIN, SETTLING, STYLES, items, text
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
 
-TASKS = (ArithmeticTask(), TinyCountdownTask())
+TASKS = tuple(EmbeddedTask(name) for name in GRADES)
 # SHA-256 over the ids, questions and answers of a split: whoever changes the generator changes the benchmark.
 RECORDED = {
     "arithmetic/train": "95ee09b111cb94c6",
@@ -92,7 +92,7 @@ def test_worked_steps_are_true():
 
 def test_an_unknown_split_is_named():
     with pytest.raises(TaskError, match=r"arithmetic has no split 'tset'; choose train, validation, test"):
-        ArithmeticTask().problems("tset")
+        EmbeddedTask("arithmetic").problems("tset")
 
 
 @pytest.mark.parametrize(
@@ -108,7 +108,7 @@ def test_an_unknown_split_is_named():
     ],
 )
 def test_arithmetic_is_graded_by_the_last_marked_number(completion, strict, flexible, formatted):
-    (grade,) = ArithmeticTask().grade([Problem("p", "?", "24")], [completion])
+    (grade,) = EmbeddedTask("arithmetic").grade([Problem("p", "?", "24")], [completion])
     assert (grade.strict, grade.flexible, grade.formatted) == (strict, flexible, formatted)
 
 
@@ -134,7 +134,7 @@ def test_arithmetic_is_graded_by_the_last_marked_number(completion, strict, flex
 )
 def test_countdown_is_graded_by_the_value_of_the_last_marked_expression(completion, strict, flexible, formatted):
     problem = Problem("p", "?", "3*4+5", data=(("numbers", "5 3 4"), ("target", "17")))
-    (grade,) = TinyCountdownTask().grade([problem], [completion])
+    (grade,) = EmbeddedTask("tiny-countdown").grade([problem], [completion])
     assert (grade.strict, grade.flexible, grade.formatted) == (strict, flexible, formatted)
 
 

@@ -1,6 +1,6 @@
 """What an answer is: numbers, boxes and expressions, found in free text and compared exactly.
 
-Every function is pure, linear in its text, and never raises on what a model wrote. Leaves LaTeX to `latex`.
+Every function is pure, linear in its text, and never raises on what a model wrote. Formulas are compared in `latex`.
 """
 
 import ast
@@ -58,10 +58,11 @@ def strict_number(text: str) -> str | None:
     """The last number that stands right after a `####`, in normal form, or None."""
     if MARK not in text:
         return None
-    told, pieces = None, text[-READ:].split(MARK)[1:]
+    last = None
+    pieces = text[-READ:].split(MARK)[1:]
     for piece in pieces[-64:]:  # a completion of marks alone stays cheap
-        told = _leading_number(piece) or told
-    return told
+        last = _leading_number(piece) or last
+    return last
 
 
 def flexible_number(text: str) -> str | None:
@@ -69,9 +70,9 @@ def flexible_number(text: str) -> str | None:
 
     So whatever is right strictly is right flexibly, and the difference between the two is format alone.
     """
-    told = strict_number(text)
-    if told is not None:
-        return told
+    marked = strict_number(text)
+    if marked is not None:
+        return marked
     box = boxed(text) if "\\boxed" in text else None
     return (last_number(box) if box is not None else None) or last_number(text)
 
@@ -80,7 +81,8 @@ def last_number(text: str) -> str | None:
     """The last number of the text in normal form, or None; one of more than LONGEST characters is no number."""
     # From the end in growing windows. A window may cut a number in two, which only a match near its start can show.
     for size in (WINDOW, 16 * WINDOW, READ):
-        start, found = max(0, len(text) - size), None
+        start = max(0, len(text) - size)
+        found = None
         for match in _numbers(text, start):
             found = match
         if found is not None and (start == 0 or found.start() - start >= WINDOW // 2):
@@ -123,20 +125,20 @@ def _number(text: str, ending: re.Pattern[str]) -> Fraction | None:
     found = NUMBER.match(text, before.end()) if before else None
     if found is None or before is None:
         return None
-    scale, value = _scale(text, found), _value(found)
-    after = ending.fullmatch(text, scale[1])
-    if after is None or value is None:
+    value = _value(found)
+    scale, end = _scale(text, found)
+    if value is None or ending.fullmatch(text, end) is None:
         return None
     negative = any(sign in before[0] for sign in MINUS)
-    return (-value if negative else value) * scale[0]
+    return (-value if negative else value) * scale
 
 
 def grade_number(gold: str, text: str) -> Grade:
     """Strict by the last `#### n`; flexible by `flexible_number`."""
-    told = strict_number(text)
-    answer = told if told is not None else flexible_number(text)
+    marked = strict_number(text)
+    answer = marked if marked is not None else flexible_number(text)
     right = answer is not None and same_number(answer, gold)
-    return Grade(strict=right and told is not None, flexible=right, formatted=told is not None, answer=answer)
+    return Grade(strict=right and marked is not None, flexible=right, formatted=marked is not None, answer=answer)
 
 
 TOKENS = re.compile(r"\\(?:boxed|fbox)\s?\{|\\.|[{}]", re.DOTALL)
@@ -144,7 +146,9 @@ TOKENS = re.compile(r"\\(?:boxed|fbox)\s?\{|\\.|[{}]", re.DOTALL)
 
 def boxed(text: str) -> str | None:
     r"""The content of the last complete \boxed{…} or \fbox{…}, braces matched, innermost where nested; or None."""
-    opened, last, seen = list[int](), None, text[-READ:]
+    seen = text[-READ:]
+    opened: list[int] = []  # where the content of each open brace begins; -1 for a brace that is no box
+    last = None
     for token in TOKENS.finditer(seen):
         if token[0].startswith(("\\boxed", "\\fbox")):
             opened.append(token.end())
@@ -181,7 +185,7 @@ def countdown_value(expression: str, numbers: Sequence[int]) -> Fraction | None:
     plain = expression.strip().translate(TYPESET)
     if len(plain) > LONGEST_EXPRESSION or not EXPRESSION.fullmatch(plain):
         return None
-    used = list[int]()
+    used: list[int] = []
     try:
         value = _evaluate(ast.parse(plain, mode="eval").body, used)
     except (SyntaxError, RecursionError, MemoryError, ZeroDivisionError, _RuleBrokenError):

@@ -1,4 +1,4 @@
-"""Grading of answers in \\boxed{}: found in the text, decided where it is cheap, and by math-verify where it is not."""
+"""Grades of answers in \\boxed{}: decided here where that is cheap, by math-verify in worker processes otherwise."""
 
 import re
 from collections.abc import Sequence
@@ -13,17 +13,17 @@ INLINE = re.compile(r"\$([^$\n]{1,200})\$|\\\(([^\n]{1,200}?)\\\)")
 
 
 class BoxGrader:
-    """Grades against golds in LaTeX; its pool starts when a first answer needs it."""
+    """Grades against golds in LaTeX. Its workers start with the first answer that needs them, and end with it."""
 
     def __init__(self, limits: Limits) -> None:
         self._pool = GraderPool("esctl.tasks.grading.latex:equivalent", limits, memory_gib=MEMORY_GIB)
-        self._known = dict[tuple[str, str], Outcome]()  # members of a population give the same answers again
+        self._known: dict[tuple[str, str], Outcome] = {}  # members of a population often give the same answers
 
     def grade(self, golds: Sequence[str], texts: Sequence[str]) -> list[Grade]:
         """One grade for each gold and text; math-verify that hangs or crashes is a failure by cause."""
-        told = [boxed(t) for t in texts]
-        meant = [t if t is not None else unboxed(text) for t, text in zip(told, texts, strict=True)]
-        right = self._compare(list(zip(golds, meant, strict=True)))
+        boxes = [boxed(text) for text in texts]
+        answers = [unboxed(text) if box is None else box for box, text in zip(boxes, texts, strict=True)]
+        outcomes = self._compare(list(zip(golds, answers, strict=True)))
         return [
             Grade(
                 strict=bool(outcome.value) and box is not None,
@@ -32,28 +32,36 @@ class BoxGrader:
                 answer=answer,
                 failure=outcome.failure,
             )
-            for box, answer, outcome in zip(told, meant, right, strict=True)
+            for box, answer, outcome in zip(boxes, answers, outcomes, strict=True)
         ]
 
-    def close(self) -> None:
-        """End the processes; calling it twice is harmless."""
-        self._pool.close()
-
     def _compare(self, pairs: Sequence[tuple[str, str | None]]) -> list[Outcome]:
-        found = [Outcome(False) if answer is None else self._cheap(gold, answer) for gold, answer in pairs]
-        hard = sorted({(g, a or "") for (g, a), outcome in zip(pairs, found, strict=True) if outcome is None})
-        fresh = dict(zip(hard, self._pool.run([[g, a] for g, a in hard]), strict=True))
-        self._known |= {pair: outcome for pair, outcome in fresh.items() if outcome.failure is None}
-        return [o if o is not None else fresh[g, a or ""] for o, (g, a) in zip(found, pairs, strict=True)]
-
-    def _cheap(self, gold: str, answer: str) -> Outcome | None:
-        decided = decide(gold, answer)
-        return self._known.get((gold, answer)) if decided is None else Outcome(decided)
+        """Whether gold and answer are equal, for each pair; None is no answer."""
+        decided: dict[tuple[str, str | None], Outcome] = {}
+        hard: list[tuple[str, str]] = []
+        for gold, answer in set(pairs):
+            if answer is None:
+                decided[gold, None] = Outcome(False)
+                continue
+            verdict = decide(gold, answer)
+            if verdict is not None:
+                decided[gold, answer] = Outcome(verdict)
+            elif (gold, answer) in self._known:
+                decided[gold, answer] = self._known[gold, answer]
+            else:
+                hard.append((gold, answer))
+        hard.sort()  # a set has no order, and the order of work should be the same each time
+        for pair, outcome in zip(hard, self._pool.run([list(pair) for pair in hard]), strict=True):
+            decided[pair] = outcome
+            if outcome.failure is None:  # a timeout may be the machine's fault: try again next time
+                self._known[pair] = outcome
+        return [decided[pair] for pair in pairs]
 
 
 def unboxed(text: str) -> str | None:
     """What a text without a box most likely means: its last formula between dollars, else its last number."""
-    *_, last = [None, *INLINE.finditer(text[-READ:])]
-    if last is not None:
-        return (last[1] or last[2] or "").strip() or None
-    return last_number(text)
+    formulas = list(INLINE.finditer(text[-READ:]))
+    if not formulas:
+        return last_number(text)
+    dollars, brackets = formulas[-1].groups()
+    return (dollars or brackets).strip() or None

@@ -1,6 +1,6 @@
 """When two mathematical answers in LaTeX are the same: one normal form, then numbers, then the library math-verify.
 
-`decide` is cheap and runs here; `equivalent` may hang on a hostile answer and runs in `pool` alone.
+`decide` is cheap and runs in this process; `equivalent` may hang on a hostile answer, so only a pool calls it.
 """
 
 import logging
@@ -58,7 +58,9 @@ def decide(gold: str, answer: str) -> bool | None:
         return a == b
     if WORDS.fullmatch(gold.strip()):
         return first.casefold() == second.casefold()
-    return False if not second or BASED.fullmatch(first) or BASED.fullmatch(second) else None
+    if not second or BASED.fullmatch(first) or BASED.fullmatch(second):
+        return False
+    return None
 
 
 def equivalent(gold: str, answer: str) -> bool:
@@ -70,5 +72,8 @@ def equivalent(gold: str, answer: str) -> bool:
     logging.getLogger("math_verify").setLevel(logging.CRITICAL)  # it warns that its own time limit is off
     # Its time limit is a signal of the main thread; ours is the end of the process.
     config = (LatexExtractionConfig(), ExprExtractionConfig())
-    sides = [parse(f"\\boxed{{{side}}}", extraction_config=config, parsing_timeout=None) for side in (gold, answer)]
-    return bool(sides[0] and sides[1]) and bool(verify(*sides, timeout_seconds=None))
+    expected = parse(f"\\boxed{{{gold}}}", extraction_config=config, parsing_timeout=None)
+    given = parse(f"\\boxed{{{answer}}}", extraction_config=config, parsing_timeout=None)
+    if not expected or not given:
+        return False
+    return bool(verify(expected, given, timeout_seconds=None))

@@ -1,7 +1,4 @@
-"""Graders in processes of their own: a time limit kills the process and frees its slot.
-
-Knows how to run one function on many arguments whatever the function does; leaves what it grades to others.
-"""
+"""One function on many arguments in worker processes, whatever the function does: a time limit kills its process."""
 
 import json
 import os
@@ -15,19 +12,18 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from typing import Self
 
 from esctl.errors import UsageError
 from esctl.tasks import Limits
 from esctl.tasks.grading.worker import Json
 
-START_SECONDS = 120.0  # a worker imports a library or a user's module; it is not graded meanwhile
+START_SECONDS = 120.0  # a worker imports a library or a user's module first
 TIMEOUT, CRASH = "timeout", "crash"
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a call gave, or why it gave nothing: "timeout", "crash", "raised ValueError"."""
+    """The value of a call, or why there is none: "timeout", "crash", "raised ValueError"."""
 
     value: Json = None
     failure: str | None = None
@@ -36,15 +32,16 @@ class Outcome:
 class GraderPool:
     """Worker processes that each call one function, one answer at a time; started when first needed.
 
-    They are started anew, never forked, so it does not matter which threads or devices this process holds; they talk in
-    JSON lines, and end when this process does. Calls may come from any thread, one at a time.
+    They are started anew, never forked, so it does not matter which threads or devices this process holds. They talk in
+    JSON lines. They end when the pool is closed, when nobody holds it any more, and when this process ends. Calls may
+    come from any thread, one at a time.
     """
 
     def __init__(self, function: str, limits: Limits, kind: str = "plain", memory_gib: float = 0) -> None:
         self.limits = limits
         self._argv = [kind, function, str(limits.timeout_seconds), str(memory_gib)]
         self._function = function
-        self._workers = list[_Worker]()
+        self._workers: list[_Worker] = []
         weakref.finalize(self, _end, self._workers)
 
     def run(self, arguments: Sequence[list[Json]]) -> list[Outcome]:
@@ -69,15 +66,9 @@ class GraderPool:
         """End the workers; calling it twice is harmless."""
         _end(self._workers)
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
     @contextmanager
     def _selector(self, workers: int) -> Iterator[selectors.DefaultSelector]:
-        """At least so many workers, and what tells that one has answered."""
+        """Start workers up to this number; the selector wakes up when one has answered."""
         while len(self._workers) < workers:
             self._workers.append(_Worker(self._argv))
         with selectors.DefaultSelector() as selector:
@@ -85,12 +76,12 @@ class GraderPool:
                 selector.register(worker.answers, selectors.EVENT_READ, worker)
             try:
                 yield selector
-            except BaseException:  # an interrupt too: no worker may stay busy with a call that nobody waits for
+            except BaseException:  # an interrupt too: an abandoned call must not keep its worker busy
                 self.close()
                 raise
 
     def _collect(self, selector: selectors.DefaultSelector, outcomes: list[Outcome]) -> None:
-        """Wait for the next answer or deadline, record it, and replace a worker that is gone."""
+        """Wait for the next answer or deadline, record it, and replace workers that died or ran out of time."""
         deadline = min((w.deadline for w in self._workers), default=0.0)
         for key, _ in selector.select(max(0.0, min(deadline - time.monotonic(), 1.0))):
             worker: _Worker = key.data
@@ -131,7 +122,7 @@ class GraderPool:
 
 @dataclass(eq=False)
 class _Worker:
-    """One process; `job` is the place of the answer it is busy with."""
+    """One process; `job` is the index of the call that it is busy with, None when it is idle."""
 
     argv: Sequence[str]
     ready: bool = False
@@ -142,7 +133,7 @@ class _Worker:
     buffer: bytes = b""
 
     def __post_init__(self) -> None:
-        # A session of its own: Ctrl-C is the trainer's affair, and a kill takes what the grader started with it.
+        # A session of its own: Ctrl-C reaches the trainer alone, and a kill reaches what the grader started.
         self.process = subprocess.Popen(
             [sys.executable, "-m", "esctl.tasks.grading.worker", *self.argv],
             stdin=subprocess.PIPE,
@@ -159,23 +150,33 @@ class _Worker:
         return self.process.stdout.fileno()
 
     def give(self, job: int, request: bytes, seconds: float) -> None:
-        """Send one request; a process that died meanwhile shows when its answer is read."""
+        """Send one request; a process that has died is noticed when its answer is read."""
         assert self.process.stdin is not None
-        self.job, self.deadline = job, time.monotonic() + seconds
+        self.job = job
+        self.deadline = time.monotonic() + seconds
         with suppress(BrokenPipeError):
             self.process.stdin.write(request)
             self.process.stdin.flush()
 
     def rest(self) -> None:
-        """Ready for the next request."""
-        self.ready, self.job, self.deadline = True, None, float("inf")
+        """Become ready for the next request."""
+        self.ready = True
+        self.job = None
+        self.deadline = float("inf")
 
     def read(self) -> list[dict[str, Json]]:
         """Whole messages that have arrived."""
         chunk = os.read(self.answers, 65536)
         self.gone = not chunk
         *lines, self.buffer = (self.buffer + chunk).split(b"\n")
-        return [json.loads(line) for line in lines]
+        try:
+            messages = [json.loads(line) for line in lines]
+        except ValueError:
+            messages = [None]
+        if all(isinstance(message, dict) for message in messages):
+            return messages
+        self.gone = True  # the graded code wrote into this pipe: its noise cannot be separated from answers
+        return []
 
     def kill(self) -> None:
         """End the process and whatever it started, and free its pipes."""

@@ -1,18 +1,16 @@
-"""From completions to rewards: the task's grades, weighted as the recipe says or by a user's function.
+"""From completions to rewards: the task's grades, weighted by the recipe or by a user's function.
 
-Leaves what is right to the tasks and processes to `pool`; whatever fails is counted by cause, never a silent 0.
+A reward function is `reward(problem: Problem, completion: str, grade: Grade) -> float`, higher is better.
+A function that fails is recorded by cause in the grade, never as a silent 0.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 
 from esctl.tasks import Grade, Limits, Problem, Task
 from esctl.tasks.grading.pool import GraderPool, Outcome
 from esctl.tasks.grading.worker import Json
-
-# A user's reward: `def reward(problem: Problem, completion: str, grade: Grade) -> float`, higher is better.
-RewardFunction = Callable[[Problem, str, Grade], float]
 
 
 @dataclass(frozen=True)
@@ -25,14 +23,15 @@ class Reward:
 
     def weigh(self, grade: Grade) -> float:
         """The weighted sum."""
-        return self.answer * grade.strict + self.format * grade.formatted
+        answer = self.answer if grade.strict else 0.0
+        return answer + (self.format if grade.formatted else 0.0)
 
 
 class Grader:
     """Grades and rewards the completions of one task.
 
-    A user's function is never imported here: it runs in worker processes under the limits, and one that raises, hangs,
-    ends its process or gives no finite number fails for that sample.
+    A user's function runs in worker processes and is never imported here. It fails for one sample where it raises,
+    hangs, ends its process or returns no finite number. The workers end with this object or with the process.
     """
 
     def __init__(self, task: Task, reward: Reward, limits: Limits) -> None:
@@ -40,23 +39,18 @@ class Grader:
         self._pool = GraderPool(reward.function, limits, kind="reward") if reward.function else None
 
     def check(self) -> None:
-        """Raise UsageError where the reward function cannot be imported; to be called before a model is loaded."""
+        """Import the reward function in a worker, before a model is loaded; raises UsageError where that fails."""
         if self._pool is not None:
             self._pool.check()
 
-    def score(self, problems: Sequence[Problem], texts: Sequence[str]) -> list[tuple[float, Grade]]:
+    def rewards(self, problems: Sequence[Problem], texts: Sequence[str]) -> list[tuple[float, Grade]]:
         """Reward and grade of one completion for each problem."""
         grades = self.task.grade(problems, texts)
         if self._pool is None:
             return [(self.reward.weigh(g), g) for g in grades]
-        asked = zip(problems, texts, grades, strict=True)
-        outcomes = self._pool.run([[_plain(p), t, asdict(g)] for p, t, g in asked])
+        samples = zip(problems, texts, grades, strict=True)
+        outcomes = self._pool.run([[_plain(p), t, asdict(g)] for p, t, g in samples])
         return [_rewarded(g, o) for g, o in zip(grades, outcomes, strict=True)]
-
-    def close(self) -> None:
-        """End the processes; calling it twice is harmless."""
-        if self._pool is not None:
-            self._pool.close()
 
 
 def _rewarded(grade: Grade, outcome: Outcome) -> tuple[float, Grade]:
@@ -69,5 +63,5 @@ def _rewarded(grade: Grade, outcome: Outcome) -> tuple[float, Grade]:
 
 
 def _plain(problem: Problem) -> dict[str, Json]:
-    """A problem as JSON."""
+    """A problem as JSON values."""
     return {**asdict(problem), "data": [[key, value] for key, value in problem.data]}

@@ -1,7 +1,6 @@
-"""A grader's process: reads one JSON line per answer, calls one function, writes one JSON line.
+"""The program of a grading worker: reads one JSON line per call, calls one function, writes one JSON line.
 
-Started by `pool` as `python -m esctl.tasks.grading.worker KIND FUNCTION SECONDS GIB`; knows no limit but its own last
-resort.
+`pool` starts it as `python -m esctl.tasks.grading.worker KIND FUNCTION SECONDS GIB` and holds it to the time limit.
 """
 
 import importlib
@@ -20,19 +19,19 @@ Call = Callable[[list[Json]], Json]
 
 
 def main(kind: str, name: str, seconds: float, gib: float) -> None:
-    """Answer requests until the other side closes; exceptions of the function are answers too."""
+    """Answer requests until standard input ends; an exception of the function is an answer too."""
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what the function prints must not mix with the answers
     if gib:
         resource.setrlimit(resource.RLIMIT_AS, (int(gib * 2**30),) * 2)
     try:
         call = KINDS[kind](find(name))
-    except Exception as error:  # whatever a user's module raises when it is imported is told to the user
+    except Exception as error:  # a user's module may raise anything when it is imported
         _say(answers, {"error": f"{type(error).__name__}: {error}"})
         return
     _say(answers, {"ready": True})
     for line in sys.stdin:
-        # The default action of SIGALRM ends a hung process even when its parent is gone and nothing else would.
+        # Last resort: SIGALRM ends a hung process whose parent died and can no longer kill it.
         signal.setitimer(signal.ITIMER_REAL, 3 * seconds + 1)
         _say(answers, _answer(call, line))
         signal.setitimer(signal.ITIMER_REAL, 0)
@@ -69,9 +68,9 @@ def _reward(function: Callable[..., Json]) -> Call:
     """`function(problem, completion, grade) -> float`, from the fields of the two dataclasses."""
 
     def call(arguments: list[Json]) -> Json:
-        told, completion, grade = cast("tuple[dict[str, str], str, dict[str, bool]]", arguments)
-        data = cast("list[tuple[str, str]]", told.pop("data"))
-        problem = Problem(**told, data=tuple((key, value) for key, value in data))
+        fields, completion, grade = cast("tuple[dict[str, str], str, dict[str, bool]]", arguments)
+        data = cast("list[tuple[str, str]]", fields.pop("data"))
+        problem = Problem(**fields, data=tuple((key, value) for key, value in data))
         return float(function(problem, completion, Grade(**grade)))  # type: ignore[arg-type]  # the fields' own types
 
     return call
