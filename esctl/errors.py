@@ -1,6 +1,7 @@
 """What can go wrong for a user, as one line each: what is wrong, where, and what to do next.
 
-Only `cli` prints these and turns them into exit codes: 2 for a mistake in what was asked, 1 for a failure on the way.
+Only `cli` prints these and turns them into exit codes: 2 for a mistake in what was asked, 1 for a failure on
+the way, 130 after an interrupt.
 """
 
 from pathlib import Path
@@ -17,6 +18,12 @@ class EsctlError(Exception):
     """A known failure; its text is the whole message a user sees. Exit code 1."""
 
     exit_code = 1
+
+
+class Interrupted(EsctlError):
+    """A signal ended the command; the text says how to go on. Exit code 130, as shells have it for Ctrl-C."""
+
+    exit_code = 130
 
 
 class UsageError(EsctlError):
