@@ -20,7 +20,7 @@ class EsctlError(Exception):
     exit_code = 1
 
 
-class Interrupted(EsctlError):
+class Interrupted(EsctlError):  # noqa: N818
     """A signal ended the command; the text says how to go on. Exit code 130, as shells have it for Ctrl-C."""
 
     exit_code = 130

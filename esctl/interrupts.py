@@ -99,4 +99,3 @@ def _ending() -> bool:
         seen.add(id(error))
         error = error.__context__
     return False
-

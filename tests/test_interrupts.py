@@ -1,4 +1,4 @@
-"""A signal ends a process once, wherever it arrives: it is never lost, and never cuts short what the first one set off."""
+"""A signal ends a process once, wherever it arrives: it is not lost, and does not cut short what another set off."""
 
 import os
 import signal
