@@ -17,6 +17,7 @@ from esctl.cli import train  # noqa: F401  each adds its commands; the help has 
 
 from esctl.cli import evaluate  # isort: skip  # noqa: F401
 from esctl.cli import inspect  # isort: skip  # noqa: F401
+from esctl.cli import models  # isort: skip  # noqa: F401
 from esctl.cli.app import app, out
 from esctl.errors import EsctlError
 

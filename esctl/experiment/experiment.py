@@ -12,6 +12,7 @@ from esctl.engines import Completion, EngineSpec
 from esctl.engines.weights.center import Center
 from esctl.engines.weights.model import check_model
 from esctl.errors import UsageError
+from esctl.experiment.models import MODELS, model_path
 from esctl.experiment.recipe import EMBEDDED, Recipe
 from esctl.experiment.scoring import Scored
 from esctl.methods import MethodConfig
@@ -175,9 +176,16 @@ def _limits(recipe: Recipe) -> Limits:
 
 
 def find_model(name: str) -> Path | str:
-    """Where a model is: embedded, a folder, a run directory (its weights), or a hub id; UsageError where it is not."""
+    """Where a model is: embedded, one of `models ls`, a folder, a run directory (its weights), or a hub id.
+
+    Raises UsageError where it is not.
+    """
     if name == EMBEDDED:
         return tiny_model_path()
+    if name in MODELS and not Path(name).exists():
+        if not model_path(name).is_dir():
+            raise UsageError(f"model: {name} is not on this machine yet; `esctl models get {name}` fetches it")
+        return model_path(name)
     path = Path(name)
     if (path / "run.json").is_file():
         path = path / "weights"
