@@ -100,20 +100,20 @@ def sharded() -> list[str]:
 
     from esctl.engines.weights.center import Center
     from esctl.engines.weights.device import DeviceCenter, Part
-    from esctl.engines.weights.shards import Share, Split, piece
+    from esctl.engines.weights.shards import Partition, Share, piece
 
     shapes = {"up.weight": (24, 10), "gate.weight": (24, 10), "down.weight": (10, 24), "up.bias": (24,)}
     center, rank = Center(shapes), Share(1, 4)
     for name in shapes:
         center.tensor(name)[...] = np.random.default_rng(1).normal(size=shapes[name])
-    up = piece("up.weight", (24, 10), Split.ROWS, rank)
-    gate = piece("gate.weight", (24, 10), Split.ROWS, rank, at=up.end)
+    up = piece("up.weight", (24, 10), Partition.ROWS, rank)
+    gate = piece("gate.weight", (24, 10), Partition.ROWS, rank, at=up.end)
     fused, down, bias = (torch.zeros(n, dtype=torch.bfloat16) for n in ((12, 10), (10, 6), 6))
     parts = [
         Part(up, fused[:6]),
         Part(gate, fused[6:]),
-        Part(piece("down.weight", (10, 24), Split.COLUMNS, rank), down),
-        Part(piece("up.bias", (24,), Split.ROWS, rank), bias),
+        Part(piece("down.weight", (10, 24), Partition.COLUMNS, rank), down),
+        Part(piece("up.bias", (24,), Partition.ROWS, rank), bias),
     ]
     device = DeviceCenter(center, parts)
     problems = []
@@ -141,11 +141,12 @@ def sharded() -> list[str]:
 def served(folder: str, path: str) -> list[str]:
     """What a whole engine shows: the live weights of a candidate and of θ, and θ in fp32, after commits and a load."""
     from esctl.engines import EngineSpec, Sampling, transformers
+    from esctl.engines.weights import device as weights_device
     from esctl.engines.weights.device import DeviceCenter
     from esctl.noise.moves import EMPTY, Round
 
     if "TRITON_INTERPRET" in os.environ:
-        transformers.open_on_device = lambda host, parts, probes, where: DeviceCenter(host, parts)
+        weights_device.open_on_device = lambda host, parts, probes, where: DeviceCenter(host, parts)
     engine = transformers.TransformersEngine(EngineSpec(Path(folder), dtype="bfloat16", probes=True))
     engine.save_center(Path(path))
     seen: list[str] = []

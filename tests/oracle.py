@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 import torch
 
-from esctl.engines import Completion, Sampling
+from esctl.engines import ENGINES, Completion, Sampling
 from esctl.noise import spec
 from esctl.noise.moves import EMPTY, Move, Round
 
-KINDS = ("transformers", "vllm")
+KINDS = tuple(ENGINES)
 SHORT, GREEDY = Sampling(0.0, 1), Sampling(0.0, 12, ignore_eos=True)
 A, B = Move.of([1, 2], [0.05, -0.03]), Move.of([3], [0.04])
 PROMPTS = [[7 + (5 * i + 3 * j) % 45 for j in range(4 + 3 * i)] for i in range(4)]

@@ -15,9 +15,9 @@ from dataclasses import asdict
 
 from esctl.cli.progress import duration
 from esctl.comparison.tables import aligned
+from esctl.engines import GIB
 from esctl.experiment.estimates.memory import (
     DTYPES,
-    GIB,
     ITEMSIZE,
     PUBLISHED_GIB,
     PUBLISHED_MODEL,

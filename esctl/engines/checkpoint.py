@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import torch
 
-from esctl.engines import Completion, EngineSpec, Sampling, TokenIds
+from esctl.engines import Completion, EngineSpec, Samples, Sampling, TokenIds
 from esctl.engines.weights.model import check_model
 from esctl.errors import EngineError, UsageError
 
@@ -104,7 +104,7 @@ def dtype_name(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
 
 
-def grouped(flat: Sequence[Completion], sizes: Sequence[int]) -> list[list[Completion]]:
+def grouped(flat: Sequence[Completion], sizes: Sequence[int]) -> Samples:
     """[prompt][sample] of one flat list and the number of samples of each prompt."""
     rows: Iterator[Completion] = iter(flat)
     return [[next(rows) for _ in range(size)] for size in sizes]

@@ -3,14 +3,15 @@
 Leaves gradients and optimizers to whoever trains it. No noise: an RL policy has one set of weights.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 import torch
+from typing_extensions import override
 
-from esctl.engines import OWN_ROLLOUTS, Completion, Engine, EngineSpec, Sampling, TokenIds
+from esctl.engines import OWN_ROLLOUTS, Engine, EngineSpec, OnCandidate, Samples, Sampling, Seeds, TokenIds
 from esctl.engines.checkpoint import Checkpoint, dtype_name
 from esctl.engines.process import Held, held_here, random_states_kept
 from esctl.engines.sampler import Generator
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 
-class PolicyEngine:
+class PolicyEngine(Engine):
     """An `Engine` without candidates, around a live module in fp32.
 
     Products are computed in `precision`, as in training; what is saved is fp32. A `server` is another engine of the
@@ -49,18 +50,19 @@ class PolicyEngine:
             f" {torch.get_num_threads()} threads; {drawn}"
         )
 
+    @override
     def rollout(
         self,
         round_: Round,
         prompts: Sequence[TokenIds],
         sampling: Sampling,
-        seeds: Sequence[Sequence[int]] | None = None,
-        on_candidate: Callable[[int, list[list[Completion]]], None] | None = None,
+        seeds: Seeds | None = None,
+        on_candidate: OnCandidate | None = None,
         *,
         stay: bool = False,
-    ) -> list[list[list[Completion]]]:
-        """See `Engine.rollout`; every candidate must be θ itself."""
-        results: list[list[list[Completion]]] = []
+    ) -> list[Samples]:
+        """Every candidate must be θ itself."""
+        results: list[Samples] = []
         for index, candidate in enumerate(round_.candidates):
             _refuse_moves(round_.center, candidate)
             results.append(self.complete(prompts, sampling, seeds))
@@ -68,12 +70,11 @@ class PolicyEngine:
                 on_candidate(index, results[-1])
         return results
 
+    @override
     def restore(self) -> None:
-        """See `Engine.restore`: θ always is."""
+        """Θ always is."""
 
-    def complete(
-        self, prompts: Sequence[TokenIds], sampling: Sampling, seeds: Sequence[Sequence[int]] | None
-    ) -> list[list[Completion]]:
+    def complete(self, prompts: Sequence[TokenIds], sampling: Sampling, seeds: Seeds | None) -> Samples:
         """[prompt][sample] of θ, drawn in evaluation mode; the module's mode is put back."""
         if self._server is not None:
             return self._served(self._server, prompts, sampling, seeds)
@@ -85,9 +86,7 @@ class PolicyEngine:
         finally:
             self._module.train(training)
 
-    def _served(
-        self, server: Engine, prompts: Sequence[TokenIds], sampling: Sampling, seeds: Sequence[Sequence[int]] | None
-    ) -> list[list[Completion]]:
+    def _served(self, server: Engine, prompts: Sequence[TokenIds], sampling: Sampling, seeds: Seeds | None) -> Samples:
         with TemporaryDirectory() as folder:
             weights = Path(folder) / "weights.safetensors"
             self.save_center(weights)
@@ -95,48 +94,55 @@ class PolicyEngine:
         [found] = server.rollout(Round(0, 0, EMPTY, (EMPTY,)), prompts, sampling, seeds)
         return found
 
+    @override
     def nll(self, round_: Round, prompts: Sequence[TokenIds], targets: Sequence[TokenIds]) -> list[list[float]]:
         """Not of a policy in training: save it, and open it as another engine."""
         raise EngineError("a policy in training draws rollouts only: measure its saved weights")
 
+    @override
     def commit(self, move: Move) -> None:
         """Only the empty move: gradients move these weights."""
         _refuse_moves(move)
 
+    @override
     def save(self, path: Path) -> None:
-        """See `Engine.save`; in fp32, so that nothing of θ is lost."""
+        """In fp32, so that nothing of θ is lost."""
         self._as_center().save(path, "float32", self._checkpoint.folder)
 
+    @override
     def save_center(self, path: Path) -> None:
-        """See `Engine.save_center`."""
         self._as_center().save_center(path)
 
+    @override
     def load_center(self, path: Path) -> None:
-        """See `Engine.load_center`; also reads the weights file of what `save` wrote."""
+        """Also reads the weights file of what `save` wrote."""
         center = self._as_center()
         center.load_center(path)
         with torch.no_grad():
             for name, parameter in self._parameters.items():
                 parameter.copy_(torch.from_numpy(center.tensor(name)))
 
+    @override
     def checksum(self) -> str:
-        """See `Engine.checksum`: the live weights are θ."""
+        """The live weights are θ."""
         return self.center_sha256()
 
+    @override
     def center_sha256(self) -> str:
-        """See `Engine.center_sha256`."""
         return self._as_center().weights_sha256()
 
+    @override
     def tensor_bytes(self) -> Mapping[str, int]:
-        """See `Engine.tensor_bytes`; `kv` is the largest cache so far."""
+        """`kv` is the largest cache so far."""
         served = {} if self._server is None else {f"server {k}": n for k, n in self._server.tensor_bytes().items()}
         kv = served.pop("server kv", self._generator.kv_bytes)
         return {"weights": sum(p.nbytes for p in self._parameters.values()), "kv": kv} | served
 
+    @override
     def held(self) -> Held:
-        """See `Engine.held`."""
         return held_here()
 
+    @override
     def close(self) -> None:
         """Free the server; the module belongs to its trainer."""
         if self._server is not None:

@@ -10,14 +10,13 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from esctl.engines import Completion, Sampling, TokenIds
+from esctl.engines import GIB, Completion, Samples, Sampling, Seeds, TokenIds
 from esctl.engines.checkpoint import Checkpoint, grouped
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 
-GIB = 1 << 30
 ROWS = 128  # sequences in a batch, where no KV budget says otherwise
 
 
@@ -33,8 +32,8 @@ class Generator:
         module: "PreTrainedModel",
         prompts: Sequence[TokenIds],
         sampling: Sampling,
-        seeds: Sequence[Sequence[int]] | None,
-    ) -> list[list[Completion]]:
+        seeds: Seeds | None,
+    ) -> Samples:
         """[prompt][sample]; `seeds[prompt][sample]` as in `Engine.rollout`, None is one greedy sample each."""
         seeds = [[0]] * len(prompts) if seeds is None else seeds
         room = self._checkpoint.room(prompts, sampling.max_tokens)

@@ -1,27 +1,27 @@
 """The reference engine: Transformers' module as it is, with a sampling loop of its own.
 
-Leaves θ to `center`, the order of candidates to `rounds`, and the loop to `generation`. It shares no code with vLLM,
-so that each can be held against the other.
+It shares no inference code with vLLM, so that the tests can compare the two engines.
 """
 
 import gc
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
+from typing_extensions import override
 
-from esctl.engines import Completion, EngineSpec, Sampling, TokenIds
+from esctl.engines import Engine, EngineSpec, OnCandidate, Samples, Sampling, Seeds, TokenIds
 from esctl.engines.candidates import each_candidate
 from esctl.engines.checkpoint import Checkpoint, dtype_name, serving_dtype
 from esctl.engines.process import Held, held_here, random_states_kept, use_threads
 from esctl.engines.sampler import Generator, left_padded, positions_of
 from esctl.engines.weights.center import Center
-from esctl.engines.weights.device import Part, open_on_device
+from esctl.engines.weights.device import Part, WrittenWeights
 from esctl.engines.weights.model import check_model, quiet_transformers
-from esctl.engines.weights.shards import Share, Split, piece
-from esctl.noise.moves import EMPTY, Move, Round
+from esctl.engines.weights.shards import Partition, Share, piece
+from esctl.noise.moves import Move, Round
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 NLL_ROWS = 8  # sequences whose logits over all target tokens are held at once
 
 
-class TransformersEngine:
+class TransformersEngine(Engine):
     """An `Engine` on one device: CUDA where there is one, else the CPU."""
 
     def __init__(self, spec: EngineSpec) -> None:
@@ -54,30 +54,31 @@ class TransformersEngine:
         assert self._weights is not None, "the engine is closed"
         return self._weights
 
+    @override
     def rollout(
         self,
         round_: Round,
         prompts: Sequence[TokenIds],
         sampling: Sampling,
-        seeds: Sequence[Sequence[int]] | None = None,
-        on_candidate: Callable[[int, list[list[Completion]]], None] | None = None,
+        seeds: Seeds | None = None,
+        on_candidate: OnCandidate | None = None,
         *,
         stay: bool = False,
-    ) -> list[list[list[Completion]]]:
-        """See `Engine.rollout`; `finite` is known per sequence."""
+    ) -> list[Samples]:
+        """`finite` is known per sequence."""
 
-        def evaluate() -> list[list[Completion]]:
+        def evaluate() -> Samples:
             return self._generator.complete(self._live.module, prompts, sampling, seeds)
 
         with random_states_kept():
             return each_candidate(self._live, round_, evaluate, on_candidate, stay)
 
+    @override
     def restore(self) -> None:
-        """See `Engine.restore`."""
         self._live.restore()
 
+    @override
     def nll(self, round_: Round, prompts: Sequence[TokenIds], targets: Sequence[TokenIds]) -> list[list[float]]:
-        """See `Engine.nll`."""
         self._checkpoint.room(prompts, 1)
         self._checkpoint.room([[*p, *t] for p, t in zip(prompts, targets, strict=True)], 1)
 
@@ -92,79 +93,65 @@ class TransformersEngine:
         with random_states_kept():
             return each_candidate(self._live, round_, evaluate)
 
+    @override
     def commit(self, move: Move) -> None:
-        """See `Engine.commit`."""
         self._live.commit(move)
 
+    @override
     def save(self, path: Path) -> None:
-        """See `Engine.save`."""
         self._live.center.save(path, dtype_name(self._dtype), self._checkpoint.folder)
 
+    @override
     def save_center(self, path: Path) -> None:
-        """See `Engine.save_center`."""
         self._live.center.save_center(path)
 
+    @override
     def load_center(self, path: Path) -> None:
-        """See `Engine.load_center`."""
         self._live.load_center(path)
 
+    @override
     def checksum(self) -> str:
-        """See `Engine.checksum`."""
         return self._live.checksum()
 
+    @override
     def center_sha256(self) -> str:
-        """See `Engine.center_sha256`."""
         return self._live.center.weights_sha256()
 
+    @override
     def tensor_bytes(self) -> Mapping[str, int]:
-        """See `Engine.tensor_bytes`; `kv` is the largest cache so far, the cache of one batch."""
+        """`kv` is the largest cache so far, the cache of one batch."""
         return self._live.bytes() | {"kv": self._generator.kv_bytes}
 
+    @override
     def held(self) -> Held:
-        """See `Engine.held`."""
         return held_here()
 
+    @override
     def close(self) -> None:
-        """See `Engine.close`."""
         self._weights = None
         gc.collect()
 
 
-class _Weights:
+class _Weights(WrittenWeights):
     """The module's parameters by canonical name, which are its own names, and the center they are written from."""
 
     def __init__(self, module: "PreTrainedModel", center: Center, spec: EngineSpec) -> None:
-        self.module, self._host = module, center
+        self.module = module
         parameters = dict(module.named_parameters())  # tied tensors once, under the name that save_pretrained keeps
         assert parameters.keys() == center.shapes.keys(), parameters.keys() ^ center.shapes.keys()
         self._live = {name: parameters[name].detach() for name in center.names}
         first = next(iter(self._live.values()))
         self.device = first.device
-        parts = [Part(piece(name, tuple(live.shape), Split.WHOLE, Share()), live) for name, live in self._live.items()]
-        self._device = open_on_device(center, parts, spec.probes, spec.center)
-        # fp32 on the host is written where it lies; what no kernel writes passes through one fp32 tensor on the host.
+        parts = [
+            Part(piece(name, tuple(live.shape), Partition.WHOLE, Share()), live) for name, live in self._live.items()
+        ]
+        super().__init__(center, parts, spec.probes, spec.center)
+        # fp32 on the host is written in place; what no kernel writes passes through one fp32 tensor on the host.
         self._in_place = self.device.type == "cpu" and first.dtype == torch.float32
         direct = self._in_place or self._device is not None
         self._scratch = torch.empty(0 if direct else max(t.numel() for t in self._live.values()))
 
-    @property
-    def center(self) -> Center:
-        """θ on the host, up to date."""
-        return self._host if self._device is None else self._device.host()
-
-    def stage(self, move: Move) -> None:
-        (self._device or self._host).stage(move)
-
-    def commit(self, move: Move) -> None:
-        (self._device or self._host).commit(move)
-        self.restore()
-
-    def load_center(self, path: Path) -> None:
-        self._host.load_center(path)
-        if self._device is not None:
-            self._device.load()
-        self.restore()
-
+    @override
     def write(self, move: Move) -> None:
         if self._device is not None:
             self._device.write(move)
@@ -177,10 +164,6 @@ class _Weights:
                 self._host.candidate(name, move, exact.numpy())
                 live.copy_(exact)  # the one rounding, to nearest even
 
-    def restore(self) -> None:
-        (self._device or self._host).unstage()
-        self.write(EMPTY)
-
     def checksum(self) -> str:
         digest = hashlib.sha256()
         for name, live in self._live.items():
@@ -190,7 +173,7 @@ class _Weights:
 
     def bytes(self) -> dict[str, int]:
         live = sum(t.nbytes for t in self._live.values())
-        return {"weights": live, "scratch": self._scratch.nbytes} | (self._device or self._host).bytes()
+        return {"weights": live, "scratch": self._scratch.nbytes} | self.center_bytes()
 
 
 def _load(model: Path | str, dtype: torch.dtype) -> "PreTrainedModel":

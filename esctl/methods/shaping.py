@@ -13,6 +13,18 @@ def is_flat(scores: Sequence[float]) -> bool:
     return max(scores) - min(scores) <= FLAT
 
 
+def fill_missing(scores: Sequence[float | None]) -> list[float]:
+    """Give a candidate whose logits were not finite (None) the lowest finite score of its round.
+
+    Raises ValueError where no score is finite: such a round carries no direction.
+    """
+    finite = [s for s in scores if s is not None]
+    if not finite:
+        raise ValueError("no candidate had finite logits")
+    lowest = min(finite)
+    return [lowest if s is None else s for s in scores]
+
+
 def mean(scores: Sequence[float]) -> float:
     """The mean by exact summation: equal everywhere, which plain summation orders are not."""
     return math.fsum(scores) / len(scores)

@@ -10,6 +10,7 @@ from typing import Protocol
 
 from esctl.errors import RunError
 from esctl.methods.protocol import Method, State
+from esctl.methods.shaping import fill_missing
 from esctl.noise.moves import Move
 from esctl.runs.directory import RunDir
 from esctl.runs.records import ScoreRecord
@@ -63,16 +64,15 @@ def advance(weights: Movable, run: RunDir, moves: Sequence[Move], generation: in
 
 
 def usable_scores(records: Sequence[ScoreRecord]) -> list[float]:
-    """Scores for `tell`: a candidate whose logits were not finite gets the lowest finite score of its round."""
-    finite = [r.score for r in records if r.score is not None]
-    if not finite:
+    """The scores of a round for `tell`, by the rule of `shaping.fill_missing`; RunError where none is finite."""
+    try:
+        return fill_missing([r.score for r in records])
+    except ValueError:
         where = f"generation {records[0].generation}, round {records[0].round}"
         raise RunError(
             f"{where}: no candidate had finite logits; check the model's weights, or start another run with a lower"
             " method.sigma"
-        )
-    lowest = min(finite)
-    return [lowest if r.score is None else r.score for r in records]
+        ) from None
 
 
 def latest_checkpoint(run: RunDir, generation: int) -> int | None:

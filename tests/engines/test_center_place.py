@@ -9,7 +9,7 @@ import torch
 from esctl.engines import EngineSpec, Where, open_engine
 from esctl.engines.weights.center import Center
 from esctl.engines.weights.device import Part, open_on_device
-from esctl.engines.weights.shards import Share, Split, piece
+from esctl.engines.weights.shards import Partition, Share, piece
 from esctl.errors import EngineError, RecipeError
 from esctl.experiment.experiment import Experiment
 from esctl.experiment.loading import load_recipe
@@ -29,7 +29,7 @@ class OnGPU:
 
 
 def parts(elements: int) -> list[Part]:
-    return [Part(piece("weight", (elements,), Split.WHOLE, Share()), OnGPU(elements))]
+    return [Part(piece("weight", (elements,), Partition.WHOLE, Share()), OnGPU(elements))]
 
 
 def test_a_cpu_has_one_place_whatever_is_asked(tiny_qwen2: Path) -> None:

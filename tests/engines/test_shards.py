@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from esctl.engines.weights.center import Center
-from esctl.engines.weights.shards import Piece, Share, Split, piece
+from esctl.engines.weights.shards import Partition, Piece, Share, piece
 from esctl.noise import spec
 from esctl.noise.moves import Move
 
@@ -25,22 +25,22 @@ class Tensor:
 
     name: str
     shape: tuple[int, ...]
-    split: Split
+    partition: Partition
     units: int = 0
 
 
 TENSORS = (
-    Tensor("model.embed_tokens.weight", (VOCABULARY, HIDDEN), Split.VOCABULARY, 64),
-    Tensor("model.layers.0.input_layernorm.weight", (HIDDEN,), Split.WHOLE),
-    Tensor("model.layers.0.self_attn.q_norm.weight", (HEAD,), Split.WHOLE),
-    Tensor("model.layers.0.self_attn.q_proj.weight", (HEADS * HEAD, HIDDEN), Split.ROWS, HEADS),
-    Tensor("model.layers.0.self_attn.q_proj.bias", (HEADS * HEAD,), Split.ROWS, HEADS),
-    Tensor("model.layers.0.self_attn.k_proj.weight", (KV_HEADS * HEAD, HIDDEN), Split.ROWS, KV_HEADS),
-    Tensor("model.layers.0.self_attn.k_proj.bias", (KV_HEADS * HEAD,), Split.ROWS, KV_HEADS),
-    Tensor("model.layers.0.self_attn.o_proj.weight", (HIDDEN, HEADS * HEAD), Split.COLUMNS),
-    Tensor("model.layers.0.self_attn.o_proj.bias", (HIDDEN,), Split.WHOLE),
-    Tensor("model.layers.0.mlp.up_proj.weight", (INTERMEDIATE, HIDDEN), Split.ROWS),
-    Tensor("model.layers.0.mlp.down_proj.weight", (HIDDEN, INTERMEDIATE), Split.COLUMNS),
+    Tensor("model.embed_tokens.weight", (VOCABULARY, HIDDEN), Partition.VOCABULARY, 64),
+    Tensor("model.layers.0.input_layernorm.weight", (HIDDEN,), Partition.WHOLE),
+    Tensor("model.layers.0.self_attn.q_norm.weight", (HEAD,), Partition.WHOLE),
+    Tensor("model.layers.0.self_attn.q_proj.weight", (HEADS * HEAD, HIDDEN), Partition.ROWS, HEADS),
+    Tensor("model.layers.0.self_attn.q_proj.bias", (HEADS * HEAD,), Partition.ROWS, HEADS),
+    Tensor("model.layers.0.self_attn.k_proj.weight", (KV_HEADS * HEAD, HIDDEN), Partition.ROWS, KV_HEADS),
+    Tensor("model.layers.0.self_attn.k_proj.bias", (KV_HEADS * HEAD,), Partition.ROWS, KV_HEADS),
+    Tensor("model.layers.0.self_attn.o_proj.weight", (HIDDEN, HEADS * HEAD), Partition.COLUMNS),
+    Tensor("model.layers.0.self_attn.o_proj.bias", (HIDDEN,), Partition.WHOLE),
+    Tensor("model.layers.0.mlp.up_proj.weight", (INTERMEDIATE, HIDDEN), Partition.ROWS),
+    Tensor("model.layers.0.mlp.down_proj.weight", (HIDDEN, INTERMEDIATE), Partition.COLUMNS),
 )
 
 
@@ -71,7 +71,7 @@ def whole(center: Center, name: str, width: int) -> np.ndarray:
 def test_all_ranks_together_hold_the_canonical_tensor_bit_for_bit(tensor: Tensor, size: int) -> None:
     center = center_of(TENSORS)
     center.stage(PROBE)
-    parts = [piece(tensor.name, tensor.shape, tensor.split, Share(r, size), tensor.units) for r in range(size)]
+    parts = [piece(tensor.name, tensor.shape, tensor.partition, Share(r, size), tensor.units) for r in range(size)]
     expected = whole(center, tensor.name, parts[0].width)
     found = np.full_like(expected, np.nan)
     for part in parts:
@@ -85,10 +85,12 @@ def test_all_ranks_together_hold_the_canonical_tensor_bit_for_bit(tensor: Tensor
 def test_only_replicas_overlap() -> None:
     for tensor in TENSORS:
         for size in SIZES:
-            parts = [piece(tensor.name, tensor.shape, tensor.split, Share(r, size), tensor.units) for r in range(size)]
+            parts = [
+                piece(tensor.name, tensor.shape, tensor.partition, Share(r, size), tensor.units) for r in range(size)
+            ]
             held = sum(len(p.rows) * len(p.columns) for p in parts)
-            copies = size if tensor.split is Split.WHOLE else 1
-            if tensor.split is Split.ROWS and tensor.units:
+            copies = size if tensor.partition is Partition.WHOLE else 1
+            if tensor.partition is Partition.ROWS and tensor.units:
                 copies = max(1, size // tensor.units)
             assert held == copies * int(np.prod(tensor.shape))
 
@@ -97,9 +99,9 @@ def test_only_replicas_overlap() -> None:
 def test_first_and_width_number_the_elements_of_a_piece(data: st.DataObject) -> None:
     size = data.draw(st.sampled_from(SIZES))
     rows, columns = (size * data.draw(st.integers(1, 9)) for _ in range(2))
-    split = data.draw(st.sampled_from([Split.WHOLE, Split.ROWS, Split.COLUMNS, Split.VOCABULARY]))
+    partition = data.draw(st.sampled_from(Partition))
     rank = data.draw(st.integers(0, size - 1))
-    part = piece("weight", (rows, columns), split, Share(rank, size), 8 if split is Split.VOCABULARY else 0)
+    part = piece("weight", (rows, columns), partition, Share(rank, size), 8 if partition is Partition.VOCABULARY else 0)
     shape = (len(part.rows), len(part.columns))
     expected = spec.reference(7, 11, rows, columns)[part.rows.start : part.rows.stop]
     found = spec.reference(7, 11, *shape, part.first, part.width)
@@ -118,23 +120,24 @@ def test_first_and_width_number_the_elements_of_a_piece(data: st.DataObject) -> 
 def test_heads_are_dealt_out_whole_and_replicated_where_ranks_outnumber_them(
     units: int, size: int, starts: list[int]
 ) -> None:
-    parts = [piece("k_proj.weight", (48, 3), Split.ROWS, Share(rank, size), units) for rank in range(size)]
+    parts = [piece("k_proj.weight", (48, 3), Partition.ROWS, Share(rank, size), units) for rank in range(size)]
     assert [p.rows.start for p in parts] == starts
     assert {len(p.rows) for p in parts} == {48 // min(units, size)}
 
 
 def test_a_vocabulary_is_padded_before_it_is_dealt_out() -> None:
-    parts = [piece("lm_head.weight", (107, 3), Split.VOCABULARY, Share(rank, 8), 64) for rank in range(8)]
+    parts = [piece("lm_head.weight", (107, 3), Partition.VOCABULARY, Share(rank, 8), 64) for rank in range(8)]
     assert [(p.rows.start, p.rows.stop) for p in parts] == [(16 * i, 16 * i + 16) for i in range(6)] + [
         (96, 107),
         (107, 107),
     ]
 
 
-def test_what_does_not_divide_is_no_piece() -> None:
-    for split, shape, units in ((Split.ROWS, (24, 2), 6), (Split.COLUMNS, (2, 6), 0), (Split.ROWS, (6, 2), 0)):
+def test_indivisible_heads_rows_and_columns_are_rejected() -> None:
+    rows, columns = Partition.ROWS, Partition.COLUMNS
+    for partition, shape, units in ((rows, (24, 2), 6), (columns, (2, 6), 0), (rows, (6, 2), 0)):
         with pytest.raises(AssertionError):
-            piece("weight", shape, split, Share(0, 4), units)
+            piece("weight", shape, partition, Share(0, 4), units)
 
 
 # vLLM's own layers, one rank after the other in this process
@@ -229,7 +232,7 @@ def test_a_rank_s_live_weights_are_what_vllm_s_loaders_make_of_the_whole_candida
     from esctl.engines.vllm.layers import LiveWeights
 
     for biases in (False, True):
-        center = center_of(tuple(Tensor(n, s, Split.WHOLE) for n, s in shapes_of(biases).items()))
+        center = center_of(tuple(Tensor(n, s, Partition.WHOLE) for n, s in shapes_of(biases).items()))
         candidate = {n: torch.from_numpy(whole(center, n, 1).reshape(center.shape(n))) for n in center.names}
         expected, found = Layers(biases), Layers(biases)
         expected.load(candidate)

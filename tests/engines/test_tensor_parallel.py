@@ -24,7 +24,7 @@ from esctl.engines.process import Held, held_here
 from esctl.engines.vllm.processes import RankProcesses
 from esctl.engines.vllm.ranks import Ranks
 from esctl.engines.weights.center import Center
-from esctl.engines.weights.shards import Piece, Share, Split, piece
+from esctl.engines.weights.shards import Partition, Piece, Share, piece
 from esctl.errors import EngineError, RecipeError, UsageError
 from esctl.experiment.loading import load_recipe
 from esctl.noise.moves import EMPTY, Move
@@ -59,13 +59,13 @@ def prompts(n: int) -> list[list[int]]:
 def part(name: str, shape: tuple[int, ...], share: Share) -> Piece:
     layer, kind = name.split(".")[-2:]
     if layer == "embed_tokens":
-        return piece(name, shape, Split.VOCABULARY, share, 64)
+        return piece(name, shape, Partition.VOCABULARY, share, 64)
     if layer in HEADS:
-        return piece(name, shape, Split.ROWS, share, HEADS[layer])
+        return piece(name, shape, Partition.ROWS, share, HEADS[layer])
     if layer in ("gate_proj", "up_proj"):
-        return piece(name, shape, Split.ROWS, share)
+        return piece(name, shape, Partition.ROWS, share)
     columns = layer in ("o_proj", "down_proj") and kind == "weight"
-    return piece(name, shape, Split.COLUMNS if columns else Split.WHOLE, share)
+    return piece(name, shape, Partition.COLUMNS if columns else Partition.WHOLE, share)
 
 
 def checksum(center: Center, *moves: Move) -> str:

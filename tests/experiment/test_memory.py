@@ -9,9 +9,9 @@ from miniature import RECORD, evaluation, write_base, write_run
 
 from esctl.assets import tiny_model_path
 from esctl.cli.estimates import center_text, memory_json, memory_table, runs_table, served_text
+from esctl.engines import GIB
 from esctl.errors import RunError, UsageError
 from esctl.experiment.estimates.memory import (
-    GIB,
     PUBLISHED_GIB,
     Architecture,
     Footprint,

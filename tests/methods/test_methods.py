@@ -3,6 +3,7 @@
 import dataclasses
 import math
 import random
+from typing import get_args, get_type_hints
 
 import numpy as np
 import pytest
@@ -11,23 +12,32 @@ from esctl.methods import METHODS
 from esctl.methods.es import ES
 from esctl.methods.essam import ESSAM, ESSAMF
 from esctl.methods.protocol import Method
-from esctl.methods.shaping import centred_ranks, z_scores
+from esctl.methods.shaping import centred_ranks, fill_missing, z_scores
 from esctl.noise.moves import EMPTY, Move, member_seed, probe_seed
 from esctl.noise.spec import reference
 
 DIM = 64
 CURVATURE = np.linspace(0.5, 2.0, DIM)
 SMALL = {"population": 8, "sigma": 0.01, "alpha": 0.02}
-VARIANTS = [
-    ES(**SMALL),
-    ES(**SMALL, mirrored=True),
-    ES(**SMALL, shaping="rank"),
-    ESSAM(**SMALL, rho=0.05),
-    ESSAM(**SMALL, rho=0.05, probe="flipped"),
-    ESSAM(**SMALL, rho=0.05, probe="random"),
-    ESSAM(**SMALL, rho=0.05, mirrored=True, shaping="rank"),
-    ESSAMF(**SMALL, probe_population=4, probe_norm=0.5),
-]
+# For every numeric setting that only some methods have, a value at which a quadratic in 64 dimensions can be climbed.
+OWN = {"rho": 0.05, "probe_population": 4, "probe_norm": 0.5}
+
+
+def variants(cls):
+    """The method as it is by default, with each other choice of each setting, and with the last choice of all."""
+    hints = get_type_hints(cls)
+    names = [f.name for f in dataclasses.fields(cls)]
+    small = SMALL | {name: value for name, value in OWN.items() if name in names}
+    choices = {name: (False, True) if hints[name] is bool else get_args(hints[name]) for name in names}
+    unknown = [name for name in names if not choices[name] and name not in small]
+    assert not unknown, f"{cls.__name__}: give {unknown} a value in OWN"
+    yield cls(**small)
+    for name in names:
+        yield from (cls(**small | {name: choice}) for choice in choices[name][1:])
+    yield cls(**small | {name: choices[name][-1] for name in names if choices[name]})
+
+
+VARIANTS = [method for cls in METHODS.values() for method in variants(cls)]
 
 
 def epsilon(seed):
@@ -194,6 +204,12 @@ def test_centred_ranks_average_ties_and_sum_to_zero():
     assert centred_ranks([3.0, 1.0, 2.0]) == [0.5, -0.5, 0.0]
     assert centred_ranks([1.0, 5.0, 1.0, 5.0]) == pytest.approx([-1 / 3, 1 / 3, -1 / 3, 1 / 3])
     assert math.fsum(centred_ranks([0.0, 0.0, 1.0, 2.0, 2.0])) == pytest.approx(0.0)
+
+
+def test_a_candidate_without_a_score_gets_the_lowest_of_its_round():
+    assert fill_missing([0.5, None, -0.25, None]) == [0.5, -0.25, -0.25, -0.25]
+    with pytest.raises(ValueError, match="no candidate had finite logits"):
+        fill_missing([None, None])
 
 
 def test_z_scores_use_the_population_std():

@@ -8,7 +8,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from esctl.engines import Completion, Engine, EngineSpec, Sampling, TokenIds
+from typing_extensions import override
+
+from esctl.engines import Engine, EngineSpec, OnCandidate, Samples, Sampling, Seeds, TokenIds
 from esctl.engines.fleet.cluster import Cluster
 from esctl.engines.fleet.workers import Crew, Job
 from esctl.engines.process import Held, held_here
@@ -18,7 +20,7 @@ from esctl.noise.moves import Move, Round
 COMPARED_EVERY = 10  # commits, one per generation, until all engines' centers are compared
 
 
-class Fleet:
+class Fleet(Engine):
     """An `Engine` of `spec.replicas` engines of the kind that the spec asks for, each in a process of its own."""
 
     def __init__(self, spec: EngineSpec, notice: Callable[[str], None]) -> None:
@@ -33,23 +35,24 @@ class Fleet:
         self.dim = self._crew.opened.dim
         self.description = f"{spec.replicas} engines of {self._crew.opened.description}"
 
+    @override
     def rollout(
         self,
         round_: Round,
         prompts: Sequence[TokenIds],
         sampling: Sampling,
-        seeds: Sequence[Sequence[int]] | None = None,
-        on_candidate: Callable[[int, list[list[Completion]]], None] | None = None,
+        seeds: Seeds | None = None,
+        on_candidate: OnCandidate | None = None,
         *,
         stay: bool = False,
-    ) -> list[list[list[Completion]]]:
-        """See `Engine.rollout`; `on_candidate` comes in order, while the engines go on with the next candidates.
+    ) -> list[Samples]:
+        """`on_candidate` comes in order, while the engines go on with the next candidates.
 
         An engine cannot know which candidate is its last, and giving θ back costs as much as a write. So each stays
         with what it did last, whatever `stay` says: `checksum` restores θ before it looks, all else writes anew anyway.
         """
 
-        def alone(candidate: Move) -> Job[list[list[Completion]]]:
+        def alone(candidate: Move) -> Job[Samples]:
             one = replace(round_, candidates=(candidate,))
             return lambda engine: engine.rollout(one, prompts, sampling, seeds, stay=True)[0]
 
@@ -57,12 +60,12 @@ class Fleet:
             self.center_sha256()
         return self._crew.each([alone(candidate) for candidate in round_.candidates], on_candidate)
 
+    @override
     def restore(self) -> None:
-        """See `Engine.restore`."""
         self._crew.all(lambda engine: engine.restore())
 
+    @override
     def nll(self, round_: Round, prompts: Sequence[TokenIds], targets: Sequence[TokenIds]) -> list[list[float]]:
-        """See `Engine.nll`."""
 
         def alone(candidate: Move) -> Job[list[float]]:
             one = replace(round_, candidates=(candidate,))
@@ -70,24 +73,27 @@ class Fleet:
 
         return self._crew.each([alone(candidate) for candidate in round_.candidates])
 
+    @override
     def commit(self, move: Move) -> None:
-        """See `Engine.commit`."""
         self._uncompared += 1
         self._crew.commit(move)
 
+    @override
     def save(self, path: Path) -> None:
-        """See `Engine.save`; one engine writes, after all have shown that they hold the same."""
+        """One engine writes, after all have shown that they hold the same."""
         self.center_sha256()
         self._write(path, lambda engine: engine.save(path.absolute()))
 
+    @override
     def save_center(self, path: Path) -> None:
-        """See `Engine.save_center`; an engine that starts later starts from this file."""
+        """An engine that starts later starts from this file."""
         sha256 = self.center_sha256()
         self._write(path, lambda engine: engine.save_center(path.absolute()))
         self._crew.start_from(path.absolute(), sha256)
 
+    @override
     def load_center(self, path: Path) -> None:
-        """See `Engine.load_center`; an engine that starts later starts from this file, which must stay."""
+        """An engine that starts later starts from this file, which must stay."""
         center = path.absolute()
 
         def load(engine: Engine) -> str:
@@ -99,27 +105,31 @@ class Fleet:
             raise EngineError(f"{path}: is not the same file on every machine of the cluster; give all the same")
         self._crew.start_from(center, sha256)
 
+    @override
     def checksum(self) -> str:
-        """See `Engine.checksum`; an engine that gives another than the rest is loaded again."""
+        """An engine that gives another than the rest is loaded again."""
         self.restore()
         return self._crew.agreed(lambda engine: engine.checksum())
 
+    @override
     def center_sha256(self) -> str:
-        """See `Engine.center_sha256`; an engine that gives another than the rest is loaded again."""
+        """An engine that gives another than the rest is loaded again."""
         self._uncompared = 0
         return self._crew.agreed(lambda engine: engine.center_sha256())
 
+    @override
     def tensor_bytes(self) -> Mapping[str, int]:
-        """See `Engine.tensor_bytes`; the sum over the engines."""
+        """The sum over the engines."""
         held = list(self._crew.all(lambda engine: dict(engine.tensor_bytes())).values())
         return {purpose: sum(own[purpose] for own in held) for purpose in held[0]}
 
+    @override
     def held(self) -> Held:
-        """See `Engine.held`."""
         return sum(self._crew.all(lambda engine: engine.held()).values(), held_here())
 
+    @override
     def close(self) -> None:
-        """See `Engine.close`; processes end at once, whatever they do."""
+        """Processes end at once, whatever they do."""
         if self._cluster is not None:
             try:
                 self._crew.close()

@@ -9,15 +9,16 @@ import logging
 import math
 import os
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from types import NoneType
 from typing import TYPE_CHECKING, Final
 
 import torch
+from typing_extensions import override
 
-from esctl.engines import Completion, EngineSpec, Sampling, TokenIds
+from esctl.engines import GIB, Engine, EngineSpec, OnCandidate, Samples, Sampling, Seeds, TokenIds
 from esctl.engines.candidates import each_candidate
 from esctl.engines.checkpoint import Checkpoint, dtype_name, grouped, serving_dtype
 from esctl.engines.process import Held, held_here, process_kept, random_states_kept, stdout_kept, use_threads
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
     from vllm import LLM, RequestOutput, SamplingParams
 
 
-GIB = 1 << 30
 GPU_SHARE = 0.9  # of a GPU's memory for weights, activations and KV cache together; vLLM's own number
 MAX_SEQUENCES = 1024  # decoded at once; more are queued
 # The default KV budget on a CPU: this many sequences of this length, within limits; on a GPU vLLM takes what is free.
@@ -47,7 +47,7 @@ ENVIRONMENT: Final = {  # read by vLLM when it is imported or started
 }
 
 
-class VLLMEngine:
+class VLLMEngine(Engine):
     """An `Engine` through vLLM, on a GPU or a CPU."""
 
     def __init__(self, spec: EngineSpec) -> None:
@@ -79,17 +79,18 @@ class VLLMEngine:
         assert self._ranks is not None, "the engine is closed"
         return self._ranks
 
+    @override
     def rollout(
         self,
         round_: Round,
         prompts: Sequence[TokenIds],
         sampling: Sampling,
-        seeds: Sequence[Sequence[int]] | None = None,
-        on_candidate: Callable[[int, list[list[Completion]]], None] | None = None,
+        seeds: Seeds | None = None,
+        on_candidate: OnCandidate | None = None,
         *,
         stay: bool = False,
-    ) -> list[list[list[Completion]]]:
-        """See `Engine.rollout`; `finite` is known per candidate, and said of all its completions."""
+    ) -> list[Samples]:
+        """`finite` is known per candidate, and said of all its completions."""
         own: Sequence[Sequence[int | None]] = [[None]] * len(prompts) if seeds is None else seeds
         room = self._checkpoint.room(prompts, sampling.max_tokens)
         rows = [
@@ -98,7 +99,7 @@ class VLLMEngine:
             for seed in seeds_here
         ]
 
-        def evaluate() -> list[list[Completion]]:
+        def evaluate() -> Samples:
             tokens = [output.outputs[0].token_ids for output in self._live.generate(rows)]
             finite = [self._live.finite()] * len(tokens)
             return grouped(self._checkpoint.completions(tokens, finite, sampling), list(map(len, own)))
@@ -106,12 +107,13 @@ class VLLMEngine:
         with random_states_kept():
             return each_candidate(self._live, round_, evaluate, on_candidate, stay)
 
+    @override
     def restore(self) -> None:
-        """See `Engine.restore`."""
         self._live.restore()
 
+    @override
     def nll(self, round_: Round, prompts: Sequence[TokenIds], targets: Sequence[TokenIds]) -> list[list[float]]:
-        """See `Engine.nll`; the log-probabilities are those that vLLM gives for the tokens of a prompt."""
+        """The log-probabilities are those that vLLM gives for the tokens of a prompt."""
         from vllm import SamplingParams
 
         texts = [[*p, *t] for p, t in zip(prompts, targets, strict=True)]
@@ -126,40 +128,42 @@ class VLLMEngine:
         with random_states_kept():
             return each_candidate(self._live, round_, evaluate)
 
+    @override
     def commit(self, move: Move) -> None:
-        """See `Engine.commit`."""
         self._live.send("esctl_commit", move)
 
+    @override
     def save(self, path: Path) -> None:
-        """See `Engine.save`."""
         self._live.call(NoneType, "esctl_save", str(path), dtype_name(self._dtype), str(self._checkpoint.folder))
 
+    @override
     def save_center(self, path: Path) -> None:
-        """See `Engine.save_center`."""
         self._live.call(NoneType, "esctl_save_center", str(path))
 
+    @override
     def load_center(self, path: Path) -> None:
-        """See `Engine.load_center`."""
         self._live.call(NoneType, "esctl_load_center", str(path))
 
+    @override
     def checksum(self) -> str:
-        """See `Engine.checksum`; under several ranks, a hash of what each says of its own pieces."""
+        """Under several ranks, a hash of what each says of its own pieces."""
         return self._live.checksum()
 
+    @override
     def center_sha256(self) -> str:
-        """See `Engine.center_sha256`."""
         return self._live.call(str, "esctl_center_sha256")
 
+    @override
     def tensor_bytes(self) -> Mapping[str, int]:
-        """See `Engine.tensor_bytes`; `kv` is the whole cache that vLLM allocated. Ranks are added up."""
+        """`kv` is the whole cache that vLLM allocated. Ranks are added up."""
         return self._live.bytes()
 
+    @override
     def held(self) -> Held:
-        """See `Engine.held`."""
         return held_here() + self._live.held()
 
+    @override
     def close(self) -> None:
-        """See `Engine.close`."""
         if self._ranks is not None:
             self._ranks.shutdown()
             self._ranks = None

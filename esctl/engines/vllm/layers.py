@@ -11,22 +11,22 @@ that a write could miss. On a GPU the products read `weight` itself, which is co
 import hashlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Protocol
 
 import torch
 from torch import Tensor
 from torch.nn import Module, Parameter
+from typing_extensions import override
 from vllm import _custom_ops as ops
 from vllm.model_executor.layers.linear import ColumnParallelLinear, LinearBase, QKVParallelLinear, RowParallelLinear
 from vllm.model_executor.layers.vocab_parallel_embedding import ParallelLMHead, VocabParallelEmbedding
 
 from esctl.engines import Where
 from esctl.engines.weights.center import Center
-from esctl.engines.weights.device import Part, open_on_device
-from esctl.engines.weights.shards import Piece, Share, Split, piece
+from esctl.engines.weights.device import Part, WrittenWeights
+from esctl.engines.weights.shards import Partition, Piece, Share, piece
 from esctl.errors import EngineError
-from esctl.noise.moves import EMPTY, Move
+from esctl.noise.moves import Move
 
 PRIMITIVES = 32  # oneDNN kernels that one packed matrix keeps, by batch size; vLLM's own number
 IDENTITY_ROWS = 256  # rows of the identity matrix that a packed matrix is read back with
@@ -99,16 +99,15 @@ class FusedModel(Protocol):
         """As of torch.nn.Module."""
 
 
-class LiveWeights:
+class LiveWeights(WrittenWeights):
     """Every live tensor of a model, written from its center; θ is live from the start.
 
     Raises EngineError, naming the tensor, for a model that holds one which the center lacks, or lacks one of its own.
     """
 
     def __init__(self, model: FusedModel, center: Center, probes: bool = False, where: Where = "auto") -> None:
-        self._host = center
         self.slots = find_slots(model, center)
-        self._device = open_on_device(center, [part for slot in self.slots for part in _parts(slot)], probes, where)
+        super().__init__(center, [part for slot in self.slots for part in _parts(slot)], probes, where)
         inexact = [slot for slot in self.slots if not slot.exact]
         largest = max((slot.numel for slot in inexact if self._device is None), default=0)
         self._scratch = torch.empty(largest, dtype=torch.float32)
@@ -119,41 +118,13 @@ class LiveWeights:
             self._clear_padding()
         self.restore()
 
-    @property
-    def center(self) -> Center:
-        """θ on the host, up to date."""
-        return self._host if self._device is None else self._device.host()
-
-    def stage(self, move: Move) -> None:
-        """Put θ' = fl(θ + Σ cᵢεᵢ) under the candidates to come."""
-        (self._device or self._host).stage(move)
-
-    def restore(self) -> None:
-        """Stage θ and make it the live weights."""
-        (self._device or self._host).unstage()
-        self.write(EMPTY)
-
-    def commit(self, move: Move) -> None:
-        """Move θ, and make it live."""
-        (self._device or self._host).commit(move)
-        self.restore()
-
-    def load_center(self, path: Path) -> None:
-        """Read θ, and make it live."""
-        self._host.load_center(path)
-        if self._device is not None:
-            self._device.load()
-        self.restore()
-
+    @override
     def write(self, move: Move) -> None:
-        """Make fl(θ' + Σ cᵢεᵢ), cast once to nearest even, the live weights.
-
-        All packed copies are freed before the first is made: freed and made one by one, they would leave holes between
-        them (a tenth of the weights), and an interrupted write would leave old weights among new ones.
-        """
         if self._device is not None:
             self._device.write(move)
             return
+        # All packed copies are freed before the first is made: freed and made one by one, they would leave holes
+        # between them (a tenth of the weights), and an interrupted write would leave old weights among new ones.
         for packed in [packed for slot in self.slots for packed in slot.packed]:
             packed.drop()
         for slot in self.slots:
@@ -201,8 +172,7 @@ class LiveWeights:
         A center on a GPU has one on the host beside it, which is not counted.
         """
         scratch = self._scratch.nbytes + self._narrow.nbytes
-        held = (self._device or self._host).bytes()
-        return {"weights": sum(slot.nbytes for slot in self.slots), "scratch": scratch} | held
+        return {"weights": sum(slot.nbytes for slot in self.slots), "scratch": scratch} | self.center_bytes()
 
     def _clear_padding(self) -> None:
         """Zero what no piece covers, as vLLM's loader does; a write by pieces leaves it alone."""
@@ -273,8 +243,8 @@ def _slot(names: list[str], module: Module, kind: str, parameter: Parameter, cen
         )
     pieces: list[Piece] = []
     for index, name in enumerate(names):
-        split, share, units = _layout(module, kind, index)
-        pieces.append(piece(name, center.shape(name), split, share, units, pieces[-1].end if pieces else 0))
+        partition, share, units = _layout(module, kind, index)
+        pieces.append(piece(name, center.shape(name), partition, share, units, pieces[-1].end if pieces else 0))
     slot = Slot(tuple(pieces), _shape(module, parameter), parameter.dtype)
     padding = slot.shape[0] - slot.padding
     fits = padding == 0 or (padding > 0 and isinstance(module, VocabParallelEmbedding))
@@ -284,18 +254,18 @@ def _slot(names: list[str], module: Module, kind: str, parameter: Parameter, cen
     return slot
 
 
-def _layout(module: Module, kind: str, index: int) -> tuple[Split, Share, int]:
+def _layout(module: Module, kind: str, index: int) -> tuple[Partition, Share, int]:
     """How vLLM deals out number `index` of a layer's fused tensors, to which rank, and in what units."""
     if isinstance(module, VocabParallelEmbedding):
-        return Split.VOCABULARY, Share(module.tp_rank, module.tp_size), module.padding_size
+        return Partition.VOCABULARY, Share(module.tp_rank, module.tp_size), module.padding_size
     if isinstance(module, QKVParallelLinear):
         heads = module.total_num_heads if index == 0 else module.total_num_kv_heads
-        return Split.ROWS, Share(module.tp_rank, module.tp_size), heads
+        return Partition.ROWS, Share(module.tp_rank, module.tp_size), heads
     if isinstance(module, ColumnParallelLinear):
-        return Split.ROWS, Share(module.tp_rank, module.tp_size), 0
+        return Partition.ROWS, Share(module.tp_rank, module.tp_size), 0
     if isinstance(module, RowParallelLinear) and kind == "weight":
-        return Split.COLUMNS, Share(module.tp_rank, module.tp_size), 0
-    return Split.WHOLE, Share(), 0
+        return Partition.COLUMNS, Share(module.tp_rank, module.tp_size), 0
+    return Partition.WHOLE, Share(), 0
 
 
 def _parts(slot: Slot) -> Iterator[Part]:

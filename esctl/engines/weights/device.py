@@ -1,24 +1,25 @@
-"""θ on a GPU: fp32 beside every live tensor, in its layout; `noise_triton` writes candidates from it.
+"""θ on a GPU: one fp32 tensor per live tensor, in its layout; `noise.gpu` writes candidates from it.
 
-Leaves the layout to the engines, and files and hashes to the center on the host.
+Also `WrittenWeights`, which hides from an engine where θ is. Files and hashes are made from the center on the host.
 """
 
 import importlib.util
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from esctl.engines import Where
+from esctl.engines import GIB, Where
 from esctl.engines.weights.center import Center, tensor_id
 from esctl.engines.weights.shards import Piece
 from esctl.errors import EngineError
 from esctl.noise.moves import EMPTY, Move
 
-GIB = 1 << 30
 ROOM = 0.9  # of the memory that is free beside weights and KV cache; generation needs some for its activations
 
 
@@ -112,6 +113,51 @@ class DeviceCenter:
     def bytes(self) -> dict[str, int]:
         """Bytes of fp32 on the device: `center`, and `probe` once it is allocated."""
         return {"center": sum(t.nbytes for t in self._theta), "probe": sum(t.nbytes for t in self._probe)}
+
+
+class WrittenWeights(ABC):
+    """Live tensors that are written from one center, on the host or on the device: what every engine shares.
+
+    A subclass finds its live tensors, calls `__init__` with them, and says how a candidate is written into them.
+    """
+
+    def __init__(self, host: Center, parts: Sequence[Part], probes: bool, where: Where) -> None:
+        self._host = host
+        self._device = open_on_device(host, parts, probes, where)
+
+    @property
+    def center(self) -> Center:
+        """θ on the host, up to date."""
+        return self._host if self._device is None else self._device.host()
+
+    @abstractmethod
+    def write(self, move: Move) -> None:
+        """Make fl(staged + Σ cᵢεᵢ), cast once to nearest even, the live weights."""
+
+    def stage(self, move: Move) -> None:
+        """Put θ' = fl(θ + Σ cᵢεᵢ) under the candidates to come."""
+        (self._device or self._host).stage(move)
+
+    def restore(self) -> None:
+        """Stage θ and make it the live weights."""
+        (self._device or self._host).unstage()
+        self.write(EMPTY)
+
+    def commit(self, move: Move) -> None:
+        """Move θ, and make it live."""
+        (self._device or self._host).commit(move)
+        self.restore()
+
+    def load_center(self, path: Path) -> None:
+        """Read θ, and make it live."""
+        self._host.load_center(path)
+        if self._device is not None:
+            self._device.load()
+        self.restore()
+
+    def center_bytes(self) -> dict[str, int]:
+        """Bytes of the centers; a center on a device has a mirror on the host, which is not counted."""
+        return (self._device or self._host).bytes()
 
 
 def open_on_device(host: Center, parts: Sequence[Part], probes: bool, where: Where) -> DeviceCenter | None:

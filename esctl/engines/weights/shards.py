@@ -17,7 +17,7 @@ class Share:
     size: int = 1
 
 
-class Split(Enum):
+class Partition(Enum):
     """How a layer deals its tensors out to the ranks; the names of Megatron-LM (arXiv 1909.08053), by what is cut."""
 
     WHOLE = "every rank holds all of it"
@@ -47,7 +47,7 @@ class Piece:
         return self.at + len(self.rows)
 
 
-def piece(name: str, shape: tuple[int, ...], split: Split, share: Share, units: int = 0, at: int = 0) -> Piece:
+def piece(name: str, shape: tuple[int, ...], partition: Partition, share: Share, units: int = 0, at: int = 0) -> Piece:
     """The piece of a tensor that a rank holds.
 
     `units` counts the indivisible parts that rows consist of: heads of attention. 0 is one row each. For the
@@ -55,11 +55,11 @@ def piece(name: str, shape: tuple[int, ...], split: Split, share: Share, units: 
     """
     width = math.prod(shape[1:])
     rows, columns = range(shape[0]), range(width)
-    if split is Split.ROWS:
+    if partition is Partition.ROWS:
         rows = _dealt(shape[0], units or shape[0], share)
-    elif split is Split.COLUMNS:
+    elif partition is Partition.COLUMNS:
         columns = _dealt(width, width, share)
-    elif split is Split.VOCABULARY:
+    elif partition is Partition.VOCABULARY:
         rows = _vocabulary(shape[0], units, share)
     return Piece(name, width, rows, columns, at)
 

@@ -20,7 +20,6 @@ from esctl.methods import BASELINES, METHODS
 from esctl.runs.directory import RunDir, find_runs
 from esctl.runs.records import Peak, RunRecord
 
-GIB = 2**30
 FP32 = 4  # bytes; master weights, gradients, Adam's moments, centers
 ITEMSIZE = {"fp32": 4, "bf16": 2, "fp16": 2}
 DTYPES = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}  # a recipe's names
