@@ -81,7 +81,7 @@ def turn(one: Engine, fleet: Fleet, roll: Callable[[Engine], Rollouts], backward
     contestants: list[Callable[[], list[Rollouts]]] = [
         lambda: [roll(one)],
         lambda: [roll(fleet)],
-        lambda: list(fleet._crew.all(roll).values()),  # the one place that asks engines past the fleet
+        lambda: list(fleet.pool.all(roll).values()),  # the one place that asks engines past the fleet
     ]
     done = [timed(contestant) for contestant in (reversed(contestants) if backwards else contestants)]
     (alone, [expected]), (together, shared), (apart, each) = reversed(done) if backwards else done

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 from esctl.engines import Completion, EngineSpec, Sampling
 from esctl.engines.process import process_kept
 from esctl.engines.vllm.engine import VLLMEngine
+from esctl.engines.vllm.patches import llvmlite_hidden
 from esctl.noise.moves import EMPTY, Move, Round
 
 if TYPE_CHECKING:
@@ -36,7 +37,7 @@ def main() -> None:
     parser.add_argument("--model", type=Path, default=EMBEDDED)
     parser.add_argument("--prompts", type=int, default=64)
     parser.add_argument("--tokens", type=int, default=32)
-    parser.add_argument("--members", type=int, default=4, help="candidates of a round, and plain calls beside it")
+    parser.add_argument("--members", type=int, default=4, help="candidates of a round, and as many plain calls")
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument(
         "--clock", choices=CLOCKS, default="wall", help="cpu counts this process only, on a busy machine"
@@ -57,7 +58,7 @@ def as_it_ships(model: Path) -> "LLM":
     """Start vLLM with its own loader, tokenizer and packed weights, and the same KV budget."""
     from vllm import LLM
 
-    with process_kept():
+    with process_kept(), llvmlite_hidden():
         return LLM(
             str(model),
             dtype="float32",
@@ -73,7 +74,7 @@ def measure(
 ) -> tuple[float, float]:
     """Seconds per candidate of one round, its restore included; and of as many plain calls, made between its steps."""
     theirs, calls, graded = 0.0, plain_calls(plain, prompts, tokens, members), list[int]()
-    llm_engine = engine._live._llm.llm_engine
+    llm_engine = engine.ranks.llm.llm_engine
     step = llm_engine.step
 
     def plain_step() -> bool:

@@ -38,15 +38,13 @@ def process_kept() -> Iterator[None]:
     """Put the environment and `torch.set_num_threads` back.
 
     vLLM's CPU worker sets variables that child processes would inherit (LD_PRELOAD among them) and replaces torch's
-    function by one that only warns. It also looks for kernels in every loaded module, and llvmlite's function table,
-    which has an attribute of any name, ends that search with an exception: so it is out of sight meanwhile.
+    function by one that only warns.
     """
-    environment, set_num_threads = dict(os.environ), torch.set_num_threads
-    table = sys.modules.pop("llvmlite.binding.ffi")  # loaded with numba
+    environment = dict(os.environ)
+    set_num_threads = torch.set_num_threads
     try:
         yield
     finally:
-        sys.modules["llvmlite.binding.ffi"] = table
         torch.set_num_threads = set_num_threads
         for name in os.environ.keys() - environment.keys():
             del os.environ[name]

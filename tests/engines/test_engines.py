@@ -2,7 +2,7 @@
 
 import hashlib
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -235,6 +235,82 @@ def test_a_weight_that_is_no_number_is_reported(subject: Subject, tmp_path: Path
     assert all(c.finite for s in subject.engine.rollout(around(A), PROMPTS, SHORT)[0] for c in s)
 
 
+def damage(value: float, *parts: str) -> Callable[[str, np.ndarray], np.ndarray]:
+    """Every fifth element of the tensors whose names contain one of `parts` becomes `value`."""
+
+    def write(name: str, theta: np.ndarray) -> np.ndarray:
+        changed = theta.copy()
+        if any(part in name for part in parts):
+            changed.reshape(-1)[::5] = value
+        return changed
+
+    return write
+
+
+EARLY = "layers.0."
+DAMAGES = {
+    "NaN in the first norm": damage(np.nan, EARLY + "input_layernorm"),
+    "inf in the first norm": damage(np.inf, EARLY + "input_layernorm"),
+    "NaN in the first values": damage(np.nan, EARLY + "self_attn.v_proj.weight"),
+    "-inf in the first keys": damage(-np.inf, EARLY + "self_attn.k_proj.weight"),
+    "NaN behind the first attention": damage(np.nan, EARLY + "mlp.down_proj"),
+    "keys overflow": damage(3e38, "k_proj.weight"),
+    "values overflow": damage(3e38, "v_proj.weight"),
+    "keys overflow in the last layer": damage(-3e38, "layers.1.self_attn.k_proj.weight"),
+    "values overflow in the last layer": damage(-3e38, "layers.1.self_attn.v_proj.weight"),
+    "every product overflows": damage(1e30, "norm", "proj"),
+    "large but finite": damage(1e6, "k_proj.weight", "v_proj.weight"),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_weights_that_are_no_numbers_leave_nothing_behind(subject: Subject, damage: str, tmp_path: Path) -> None:
+    sampling = Sampling(0.0, 48, ignore_eos=True)
+    round_ = around(EMPTY, A, center=B)
+    prompts = [*PROMPTS, [9] * 140]  # more than one block of the KV cache
+    before = subject.engine.checksum()
+    first = subject.engine.rollout(round_, prompts, sampling)
+    likelihoods = subject.engine.nll(round_, PROMPTS, TARGETS)
+    assert all(c.finite for candidate in first for samples in candidate for c in samples)
+    center = Center.load(subject.folder)
+    for name in center.names:
+        center.tensor(name)[...] = DAMAGES[damage](name, center.tensor(name))
+    center.save_center(tmp_path / "damaged.safetensors")
+    subject.engine.load_center(tmp_path / "damaged.safetensors")
+    [damaged] = subject.engine.rollout(around(EMPTY), prompts, sampling)
+    assert all(c.finite for samples in damaged for c in samples) == (damage == "large but finite")
+    subject.engine.load_center(subject.start)
+    assert subject.engine.checksum() == before
+    assert subject.engine.rollout(round_, prompts, sampling) == first
+    assert subject.engine.nll(round_, PROMPTS, TARGETS) == likelihoods
+
+
+@pytest.mark.slow
+def test_a_huge_candidate_between_others_changes_none_of_them(subject: Subject) -> None:
+    sampling = Sampling(0.0, 48, ignore_eos=True)
+    huge = Move.of([1], [1e30])
+    [*clean] = subject.engine.rollout(around(EMPTY, A), PROMPTS, sampling)
+    found = subject.engine.rollout(around(EMPTY, huge, EMPTY, A, huge), PROMPTS, sampling)
+    assert found[0] == found[2] == clean[0]
+    assert found[3] == clean[1]
+    subject.engine.nll(around(huge), PROMPTS, TARGETS)
+    assert subject.engine.rollout(around(EMPTY, A), PROMPTS, sampling) == clean
+
+
+@pytest.mark.slow
+def test_an_interrupted_candidate_that_is_no_number_leaves_nothing_behind(subject: Subject) -> None:
+    sampling = Sampling(0.0, 48, ignore_eos=True)
+    [clean] = subject.engine.rollout(around(EMPTY), PROMPTS, sampling)
+
+    def fail(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        subject.engine.rollout(around(Move.of([1], [1e30])), PROMPTS, sampling, on_candidate=fail)
+    assert subject.engine.rollout(around(EMPTY), PROMPTS, sampling) == [clean]
+
+
 # Completions
 
 
@@ -341,7 +417,7 @@ def test_an_interrupted_generation_leaves_no_request_behind(subject: Subject, mo
         pytest.skip("only vLLM keeps requests")
     expected = subject.engine.rollout(around(A), PROMPTS, GREEDY)
     before = subject.engine.checksum()
-    vllm = subject.engine._live._llm.llm_engine  # the place where an interrupt would strike
+    vllm = subject.engine.ranks.llm.llm_engine  # the place where an interrupt would strike
     step, steps = vllm.step, iter(range(9))
 
     def interrupted():

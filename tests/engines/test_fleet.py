@@ -17,12 +17,12 @@ from oracle import GREEDY, PROMPTS, SHORT, TARGETS, A, B, around
 
 from esctl.assets import tiny_model_path
 from esctl.engines import Engine, EngineSpec, open_engine
-from esctl.engines.fleet import cluster, workers
+from esctl.engines.fleet import cluster, patches, workers
 from esctl.engines.fleet.engine import COMPARED_EVERY, Fleet
 from esctl.errors import GO_ON, EngineError, UsageError
 from esctl.experiment.experiment import Experiment
 from esctl.experiment.loading import load_recipe
-from esctl.noise.moves import EMPTY
+from esctl.noise.moves import EMPTY, Move
 from esctl.runs.directory import RunDir
 from esctl.runs.records import RunRecord
 from esctl.training import session
@@ -38,7 +38,7 @@ LONG = replace(ROUND, candidates=2 * ROUND.candidates)
 
 @dataclass(frozen=True)
 class Subject:
-    """Two engines, what they told, and one engine that they must equal."""
+    """A fleet of two engines, its notices, and one engine that it must equal."""
 
     fleet: Fleet
     notices: list[str]
@@ -46,7 +46,7 @@ class Subject:
     start: Path
 
     def pids(self) -> list[int]:
-        return [seat.opened.pid for seat in self.fleet._crew.present]  # the processes that a fault would strike
+        return self.fleet.pool.pids
 
 
 @pytest.fixture(scope="module")
@@ -173,7 +173,7 @@ def test_an_engine_with_other_weights_is_found_reported_and_loaded_again(subject
     import ray
 
     all_present(subject)
-    astray = subject.fleet._crew.present[1]
+    astray = subject.fleet.pool.ready[1]
     ray.get(astray.replica.do.remote((), lambda engine: engine.commit(B)))  # a flipped bit would be no different
     for _ in range(COMPARED_EVERY):
         assert not subject.notices
@@ -182,6 +182,17 @@ def test_an_engine_with_other_weights_is_found_reported_and_loaded_again(subject
     assert subject.fleet.rollout(ROUND, PROMPTS, GREEDY) == subject.one.rollout(ROUND, PROMPTS, GREEDY)
     assert [f"{astray.name} held other weights" in notice for notice in subject.notices].count(True) == 1
     assert subject.fleet.center_sha256() == subject.one.center_sha256()
+
+
+@pytest.mark.slow
+def test_candidates_that_are_no_numbers_change_no_other_candidate(subject: Subject) -> None:
+    huge = around(*(4 * [Move.of([1], [1e30]), EMPTY, A]))
+    expected = subject.one.rollout(huge, PROMPTS, GREEDY)
+    assert not any(c.finite for samples in expected[0] for c in samples)
+    assert subject.fleet.rollout(huge, PROMPTS, GREEDY) == expected
+    assert subject.fleet.rollout(ROUND, PROMPTS, GREEDY) == subject.one.rollout(ROUND, PROMPTS, GREEDY)
+    assert subject.fleet.checksum() == subject.one.checksum()
+    assert not subject.notices
 
 
 @pytest.mark.slow
@@ -255,23 +266,24 @@ def test_three_kills_of_driver_or_engine_at_random_moments_change_nothing() -> N
     assert "equal scores and weights after 3 kills" in done.stdout
 
 
-def test_a_busy_engine_knows_its_next_job_and_the_last_jobs_wait_for_who_is_free_first() -> None:
-    class Asked:
+def test_a_busy_worker_has_its_next_job_and_the_last_jobs_wait_for_the_worker_that_is_free_first() -> None:
+    class FakeWorker:
         def __init__(self, number: int) -> None:
             self.number = number
 
-        def ask(self, moves: object, job: object) -> object:
+        def submit(self, moves: object, job: object) -> object:
             return object()  # an answer to come
 
-    seats, shift = [Asked(1), Asked(2)], workers._Shift([lambda engine: None] * 7)
+    team = [FakeWorker(1), FakeWorker(2)]
+    queue = workers.JobQueue([lambda engine: None] * 7)
 
     def held() -> list[tuple[int, int]]:
-        shift.hand_out(seats, ())
-        return sorted((seat.number, index) for seat, index in shift.running.values())
+        queue.assign(team, ())
+        return sorted((worker.number, index) for worker, index in queue.running.values())
 
     def done(index: int) -> None:
-        [answer] = [answer for answer, (_, own) in shift.running.items() if own == index]
-        del shift.running[answer]
+        [answer] = [answer for answer, (_, own) in queue.running.items() if own == index]
+        del queue.running[answer]
 
     assert held() == [(1, 0), (1, 2), (2, 1), (2, 3)]
     done(0)
@@ -280,10 +292,10 @@ def test_a_busy_engine_knows_its_next_job_and_the_last_jobs_wait_for_who_is_free
     assert held() == [(1, 2), (1, 4), (2, 3)]
     done(3)
     assert held() == [(1, 2), (1, 4), (2, 5)]
-    for index in (2, 4):  # the first engine died; another starts in its place
+    for index in (2, 4):  # the first worker died; another starts in its place
         done(index)
-        shift.take_back(index)
-    del seats[0]
+        queue.requeue(index)
+    del team[0]
     assert held() == [(2, 2), (2, 5)]
     done(5)
     assert held() == [(2, 2), (2, 4)]
@@ -291,6 +303,24 @@ def test_a_busy_engine_knows_its_next_job_and_the_last_jobs_wait_for_who_is_free
     assert held() == [(2, 4)]
     done(4)
     assert held() == [(2, 6)]
+
+
+@pytest.mark.parametrize("patch", [patches.silence_worker_deaths, patches.separate_sessions, patches.keep_sigterm])
+def test_a_ray_without_a_patched_name_is_refused_in_one_line(patch, monkeypatch: pytest.MonkeyPatch) -> None:
+    from ray._private import services, utils, worker
+
+    monkeypatch.delattr(worker, "print_to_stdstream")
+    monkeypatch.delattr(services, "ConsolePopen")
+    monkeypatch.delattr(utils, "set_sigterm_handler")
+
+    def applied() -> None:
+        context = patch()
+        if context is not None:
+            with context:
+                pass
+
+    with pytest.raises(EngineError, match=r"^Ray \S+ has no ray\._private\.\S+, which .*: install ray 2\.60$"):
+        applied()
 
 
 def test_ray_that_is_not_installed_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -305,19 +335,3 @@ def test_more_engines_than_this_machine_can_run_are_refused_before_ray_starts(mo
     monkeypatch.setattr("ray.is_initialized", lambda: False)  # another test's fleet may be open
     with pytest.raises(UsageError, match=r"^engine.replicas: 1000 engines, but this machine has \d+ cores and"):
         open_engine(replace(SPEC, replicas=1000))
-
-
-@pytest.mark.slow
-def test_a_fleet_without_engines_stops_and_says_how_to_go_on(subject: Subject, monkeypatch) -> None:
-    """The last test of this file: it uses the fleet up."""
-    monkeypatch.setattr("esctl.engines.fleet.workers.MOST_DEATHS", 0)
-    for pid in subject.pids():
-        os.kill(pid, signal.SIGKILL)
-
-    def go_on() -> None:
-        while True:  # one may be starting anew since the test before
-            subject.fleet.rollout(ROUND, PROMPTS, SHORT)
-
-    with pytest.raises(EngineError, match=r"^no engine is left: .*--resume goes on$"):
-        go_on()
-    assert "left out" in subject.notices[-1]

@@ -1,7 +1,7 @@
-"""Many engines as one `Engine`: candidates are handed out as engines become free, and all commit the same moves.
+"""Many engines as one `Engine`: workers take candidates as they become free, and all commit the same moves.
 
-Leaves processes, deaths and catching up to `crew`. Only seeds, coefficients, token ids and completions cross the
-network; weights go through files, which every machine must see.
+Only seeds, coefficients, token ids and completions cross the network. Weights go through files, so every machine must
+see the same paths. `workers` knows about processes and deaths.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -12,28 +12,31 @@ from typing_extensions import override
 
 from esctl.engines import Engine, EngineSpec, OnCandidate, Samples, Sampling, Seeds, TokenIds
 from esctl.engines.fleet.cluster import Cluster
-from esctl.engines.fleet.workers import Crew, Job
+from esctl.engines.fleet.workers import Job, WorkerPool
 from esctl.engines.process import Held, held_here
 from esctl.errors import EngineError
 from esctl.noise.moves import Move, Round
 
-COMPARED_EVERY = 10  # commits, one per generation, until all engines' centers are compared
+COMPARED_EVERY = 10  # commits (one per generation) between two comparisons of all workers' centers
 
 
 class Fleet(Engine):
-    """An `Engine` of `spec.replicas` engines of the kind that the spec asks for, each in a process of its own."""
+    """An `Engine` made of `spec.replicas` engines, each in a process of its own.
+
+    `pool` gives access to the workers one by one, for tests and measurements.
+    """
 
     def __init__(self, spec: EngineSpec, notice: Callable[[str], None]) -> None:
         self._cluster: Cluster | None = Cluster(spec)
-        self._uncompared = 0  # commits
+        self._uncompared = 0  # commits since the last comparison
         try:
             alone = replace(spec, replicas=1, threads=self._cluster.threads)
-            self._crew = Crew(alone, self._cluster, spec.replicas, notice)
+            self.pool = WorkerPool(alone, self._cluster, spec.replicas, notice)
         except BaseException:
             self._cluster.close()
             raise
-        self.dim = self._crew.opened.dim
-        self.description = f"{spec.replicas} engines of {self._crew.opened.description}"
+        self.dim = self.pool.opened.dim
+        self.description = f"{spec.replicas} engines of {self.pool.opened.description}"
 
     @override
     def rollout(
@@ -46,10 +49,10 @@ class Fleet(Engine):
         *,
         stay: bool = False,
     ) -> list[Samples]:
-        """`on_candidate` comes in order, while the engines go on with the next candidates.
+        """`on_candidate` is called in order while the workers go on with the next candidates.
 
-        An engine cannot know which candidate is its last, and giving θ back costs as much as a write. So each stays
-        with what it did last, whatever `stay` says: `checksum` restores θ before it looks, all else writes anew anyway.
+        A worker cannot know which candidate is its last, and restoring θ costs as much as a write. So every worker
+        keeps its last candidate live, whatever `stay` says: `checksum` restores θ first, and all else writes anew.
         """
 
         def alone(candidate: Move) -> Job[Samples]:
@@ -58,11 +61,11 @@ class Fleet(Engine):
 
         if self._uncompared >= COMPARED_EVERY:
             self.center_sha256()
-        return self._crew.each([alone(candidate) for candidate in round_.candidates], on_candidate)
+        return self.pool.map([alone(candidate) for candidate in round_.candidates], on_candidate)
 
     @override
     def restore(self) -> None:
-        self._crew.all(lambda engine: engine.restore())
+        self.pool.all(lambda engine: engine.restore())
 
     @override
     def nll(self, round_: Round, prompts: Sequence[TokenIds], targets: Sequence[TokenIds]) -> list[list[float]]:
@@ -71,75 +74,75 @@ class Fleet(Engine):
             one = replace(round_, candidates=(candidate,))
             return lambda engine: engine.nll(one, prompts, targets)[0]
 
-        return self._crew.each([alone(candidate) for candidate in round_.candidates])
+        return self.pool.map([alone(candidate) for candidate in round_.candidates])
 
     @override
     def commit(self, move: Move) -> None:
         self._uncompared += 1
-        self._crew.commit(move)
+        self.pool.commit(move)
 
     @override
     def save(self, path: Path) -> None:
-        """One engine writes, after all have shown that they hold the same."""
+        """One worker writes, after all have been compared."""
         self.center_sha256()
         self._write(path, lambda engine: engine.save(path.absolute()))
 
     @override
     def save_center(self, path: Path) -> None:
-        """An engine that starts later starts from this file."""
+        """A worker that starts later loads this file."""
         sha256 = self.center_sha256()
         self._write(path, lambda engine: engine.save_center(path.absolute()))
-        self._crew.start_from(path.absolute(), sha256)
+        self.pool.start_from(path.absolute(), sha256)
 
     @override
     def load_center(self, path: Path) -> None:
-        """An engine that starts later starts from this file, which must stay."""
+        """A worker that starts later loads this file, so it must not be removed."""
         center = path.absolute()
 
         def load(engine: Engine) -> str:
             engine.load_center(center)
             return engine.center_sha256()
 
-        sha256, *others = set(self._crew.all(load).values())
-        if others:
+        hashes = set(self.pool.all(load).values())
+        if len(hashes) > 1:
             raise EngineError(f"{path}: is not the same file on every machine of the cluster; give all the same")
-        self._crew.start_from(center, sha256)
+        self.pool.start_from(center, hashes.pop())
 
     @override
     def checksum(self) -> str:
-        """An engine that gives another than the rest is loaded again."""
+        """A worker that differs from the rest is loaded again."""
         self.restore()
-        return self._crew.agreed(lambda engine: engine.checksum())
+        return self.pool.agreed(lambda engine: engine.checksum())
 
     @override
     def center_sha256(self) -> str:
-        """An engine that gives another than the rest is loaded again."""
+        """A worker that differs from the rest is loaded again."""
         self._uncompared = 0
-        return self._crew.agreed(lambda engine: engine.center_sha256())
+        return self.pool.agreed(lambda engine: engine.center_sha256())
 
     @override
     def tensor_bytes(self) -> Mapping[str, int]:
-        """The sum over the engines."""
-        held = list(self._crew.all(lambda engine: dict(engine.tensor_bytes())).values())
+        """The sum over the workers."""
+        held = list(self.pool.all(lambda engine: dict(engine.tensor_bytes())).values())
         return {purpose: sum(own[purpose] for own in held) for purpose in held[0]}
 
     @override
     def held(self) -> Held:
-        return sum(self._crew.all(lambda engine: engine.held()).values(), held_here())
+        return sum(self.pool.all(lambda engine: engine.held()).values(), held_here())
 
     @override
     def close(self) -> None:
         """Processes end at once, whatever they do."""
         if self._cluster is not None:
             try:
-                self._crew.close()
-            finally:  # also where Ctrl-C or a dead Ray ends that early
+                self.pool.close()
+            finally:  # also where Ctrl-C or a dead Ray interrupts it
                 self._cluster.close()
             self._cluster = None
 
     def _write(self, path: Path, write: Job[None]) -> None:
-        """Have one engine write a file or folder; EngineError where this machine does not see it then."""
-        self._crew.each([write])
+        """Let one worker write a file or folder; EngineError where this machine does not see the result."""
+        self.pool.map([write])
         if not path.exists():
             raise EngineError(
                 f"{path}: was written by an engine on another machine and is not seen here; put the run directory"

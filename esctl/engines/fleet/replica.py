@@ -1,7 +1,4 @@
-"""One engine in a process of its own, as Ray runs it: opened where the fleet is, and asked in plain values.
-
-Leaves who is asked what to `fleet`. Knows nothing of Ray.
-"""
+"""What runs in a worker's process: one engine, opened there and called with plain values. Knows nothing of Ray."""
 
 import os
 from collections.abc import Callable, Sequence
@@ -17,7 +14,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Opened:
-    """What a process says of the engine it has opened."""
+    """What a worker's process reports about the engine that it has opened."""
 
     pid: int
     dim: int
@@ -26,13 +23,13 @@ class Opened:
 
 
 class Replica:
-    """Holds an engine. Its process runs one call at a time, in the order in which they were asked."""
+    """Holds an engine. Its process runs one call at a time, in the order of submission."""
 
     def __init__(self) -> None:
         self._engine: Engine | None = None
 
     def open(self, spec: EngineSpec, center: Path | None, moves: Sequence[Move]) -> Opened:
-        """Load the model, or a center file in its place, and commit the moves since: the bits of every other engine."""
+        """Load the model, or a center file instead, then commit the moves since: the bits of every other engine."""
         self._engine = open_engine(spec)
         if center is not None:
             self._engine.load_center(center)
@@ -42,8 +39,8 @@ class Replica:
         return opened
 
     def do(self, moves: Sequence[Move], job: Callable[[Engine], T]) -> T:
-        """Commit the moves that this engine has not seen yet, then do the job."""
-        assert self._engine is not None, "asked before it was opened"
+        """Commit the moves that this engine has not committed yet, then do the job."""
+        assert self._engine is not None, "called before it was opened"
         for move in moves:
             self._engine.commit(move)
         return job(self._engine)

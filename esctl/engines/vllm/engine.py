@@ -1,7 +1,6 @@
-"""vLLM as an engine: how it is started, asked for completions, and stopped.
+"""vLLM as an `Engine`: start it, ask it for completions and likelihoods, stop it.
 
-Leaves the weights to `vllm_worker`, which runs where they are, the way there to `vllm_ranks`, and the order of
-candidates to `rounds`.
+The weights are in `worker`, which runs inside vLLM; `ranks` calls it. `candidates` has the order of a round.
 """
 
 import gc
@@ -22,6 +21,7 @@ from esctl.engines import GIB, Engine, EngineSpec, OnCandidate, Samples, Samplin
 from esctl.engines.candidates import each_candidate
 from esctl.engines.checkpoint import Checkpoint, dtype_name, grouped, serving_dtype
 from esctl.engines.process import Held, held_here, process_kept, random_states_kept, stdout_kept, use_threads
+from esctl.engines.vllm.patches import close_groups_of_one, llvmlite_hidden
 from esctl.engines.vllm.processes import RankProcesses
 from esctl.engines.vllm.ranks import Ranks
 from esctl.engines.weights.model import canonical_shapes, check_model
@@ -35,14 +35,16 @@ if TYPE_CHECKING:
 GPU_SHARE = 0.9  # of a GPU's memory for weights, activations and KV cache together; vLLM's own number
 MAX_SEQUENCES = 1024  # decoded at once; more are queued
 # The default KV budget on a CPU: this many sequences of this length, within limits; on a GPU vLLM takes what is free.
-KV_SEQUENCES, KV_LENGTH, KV_MOST = 512, 1024, 2 * GIB
+KV_SEQUENCES = 512
+KV_LENGTH = 1024
+KV_MOST = 2 * GIB
 KV_BLOCK = 128  # tokens: vLLM's cache on a CPU grows by whole blocks
 ENVIRONMENT: Final = {  # read by vLLM when it is imported or started
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # the engine lives in this process
     "VLLM_NO_USAGE_STATS": "1",
     "VLLM_LOGGING_LEVEL": "ERROR",
     "VLLM_LOGGING_STREAM": "ext://sys.stderr",  # stdout is for results
-    # Where one rank fails the others wait for it, and do not hear that they may leave: they are told more plainly.
+    # Where one rank fails the others wait for it and never notice a polite shutdown: `RankProcesses.end` ends them.
     "VLLM_WORKER_SHUTDOWN_TIMEOUT_SECONDS": "0",
 }
 
@@ -53,29 +55,30 @@ class VLLMEngine(Engine):
     def __init__(self, spec: EngineSpec) -> None:
         self._checkpoint = Checkpoint.open(spec)
         self._dtype = serving_dtype(spec)
-        threads, processes = use_threads(spec.threads), RankProcesses()
+        threads = use_threads(spec.threads)
+        processes = RankProcesses()
         self._ranks: Ranks | None = None
         try:
             with random_states_kept(), stdout_kept():
                 llm = _start(spec, self._checkpoint, self._dtype, threads, processes)
-                logging.getLogger("vllm").setLevel(logging.CRITICAL)  # what fails in this process from now on is raised
+                logging.getLogger("vllm").setLevel(logging.CRITICAL)  # failures in this process are raised from now on
                 self._ranks = Ranks(llm, spec.tensor_parallel, processes)
                 if spec.tensor_parallel == 1 and not torch.cuda.is_available():
-                    _close_groups_of_one()
+                    close_groups_of_one()
                 self.dim = self._attach(spec)
-        except BaseException:  # Ctrl-C among them
+        except BaseException:  # also Ctrl-C
             self.close()
             processes.end()
-            gc.unfreeze()  # `_import_vllm` froze what there was, and vLLM does as it starts
+            gc.unfreeze()  # `_import_vllm` freezes all objects, and so does vLLM while it starts
             raise
-        # While requests come and go the collector would walk vLLM's million objects over and over: a quarter of a small
-        # model's time.
+        # The collector would walk vLLM's million objects again and again: a quarter of a small model's time.
         gc.freeze()
         ranks = f", {spec.tensor_parallel} ranks" if spec.tensor_parallel > 1 else ""
         self.description = f"vllm {_version()}, {dtype_name(self._dtype)}, {_device()}{ranks}, {threads} threads"
 
     @property
-    def _live(self) -> Ranks:
+    def ranks(self) -> Ranks:
+        """The way to vLLM and its weights; also for tests and measurements."""
         assert self._ranks is not None, "the engine is closed"
         return self._ranks
 
@@ -90,26 +93,26 @@ class VLLMEngine(Engine):
         *,
         stay: bool = False,
     ) -> list[Samples]:
-        """`finite` is known per candidate, and said of all its completions."""
-        own: Sequence[Sequence[int | None]] = [[None]] * len(prompts) if seeds is None else seeds
+        """`finite` is known per candidate, and holds for all its completions."""
+        seeds_of: Sequence[Sequence[int | None]] = [[None]] * len(prompts) if seeds is None else seeds
         room = self._checkpoint.room(prompts, sampling.max_tokens)
         rows = [
             (prompt, self._params(sampling, limit, seed))
-            for prompt, limit, seeds_here in zip(prompts, room, own, strict=True)
-            for seed in seeds_here
+            for prompt, limit, own in zip(prompts, room, seeds_of, strict=True)
+            for seed in own
         ]
 
         def evaluate() -> Samples:
-            tokens = [output.outputs[0].token_ids for output in self._live.generate(rows)]
-            finite = [self._live.finite()] * len(tokens)
-            return grouped(self._checkpoint.completions(tokens, finite, sampling), list(map(len, own)))
+            tokens = [output.outputs[0].token_ids for output in self.ranks.generate(rows)]
+            finite = [self.ranks.finite()] * len(tokens)
+            return grouped(self._checkpoint.completions(tokens, finite, sampling), [len(own) for own in seeds_of])
 
         with random_states_kept():
-            return each_candidate(self._live, round_, evaluate, on_candidate, stay)
+            return each_candidate(self.ranks, round_, evaluate, on_candidate, stay)
 
     @override
     def restore(self) -> None:
-        self._live.restore()
+        self.ranks.restore()
 
     @override
     def nll(self, round_: Round, prompts: Sequence[TokenIds], targets: Sequence[TokenIds]) -> list[list[float]]:
@@ -122,45 +125,45 @@ class VLLMEngine(Engine):
         params = SamplingParams(temperature=0.0, max_tokens=1, prompt_logprobs=0, detokenize=False)
 
         def evaluate() -> list[float]:
-            outputs = self._live.generate([(text, params) for text in texts])
+            outputs = self.ranks.generate([(text, params) for text in texts])
             return [_nll(output, len(prompt)) for output, prompt in zip(outputs, prompts, strict=True)]
 
         with random_states_kept():
-            return each_candidate(self._live, round_, evaluate)
+            return each_candidate(self.ranks, round_, evaluate)
 
     @override
     def commit(self, move: Move) -> None:
-        self._live.send("esctl_commit", move)
+        self.ranks.send("esctl_commit", move)
 
     @override
     def save(self, path: Path) -> None:
-        self._live.call(NoneType, "esctl_save", str(path), dtype_name(self._dtype), str(self._checkpoint.folder))
+        self.ranks.call(NoneType, "esctl_save", str(path), dtype_name(self._dtype), str(self._checkpoint.folder))
 
     @override
     def save_center(self, path: Path) -> None:
-        self._live.call(NoneType, "esctl_save_center", str(path))
+        self.ranks.call(NoneType, "esctl_save_center", str(path))
 
     @override
     def load_center(self, path: Path) -> None:
-        self._live.call(NoneType, "esctl_load_center", str(path))
+        self.ranks.load_center(str(path))
 
     @override
     def checksum(self) -> str:
-        """Under several ranks, a hash of what each says of its own pieces."""
-        return self._live.checksum()
+        """With several ranks, a hash over the hash of each rank's pieces."""
+        return self.ranks.checksum()
 
     @override
     def center_sha256(self) -> str:
-        return self._live.call(str, "esctl_center_sha256")
+        return self.ranks.call(str, "esctl_center_sha256")
 
     @override
     def tensor_bytes(self) -> Mapping[str, int]:
-        """`kv` is the whole cache that vLLM allocated. Ranks are added up."""
-        return self._live.bytes()
+        """`kv` is the whole cache that vLLM allocated, summed over ranks."""
+        return self.ranks.bytes()
 
     @override
     def held(self) -> Held:
-        return held_here() + self._live.held()
+        return held_here() + self.ranks.held()
 
     @override
     def close(self) -> None:
@@ -171,17 +174,17 @@ class VLLMEngine(Engine):
             gc.collect()
 
     def _attach(self, spec: EngineSpec) -> int:
-        """Make θ live and ask for one token, so that what vLLM refuses only on the way fails at once; dim."""
+        """Make θ live and generate one token, so that what vLLM refuses only at run time fails at once; dim."""
         try:
             folder = str(self._checkpoint.folder)
-            dim = self._live.call(int, "esctl_attach", folder, spec.probes, spec.center)
-            self._live.generate([([0], self._params(Sampling(0.0, 1), 1, None))])
+            dim = self.ranks.call(int, "esctl_attach", folder, spec.probes, spec.center)
+            self.ranks.generate([([0], self._params(Sampling(0.0, 1), 1, None))])
         except (ValueError, RuntimeError, NotImplementedError) as error:  # such as a head size without a kernel
             raise _refused(self._checkpoint, error) from error
         return dim
 
     def _params(self, sampling: Sampling, limit: int, seed: int | None) -> "SamplingParams":
-        """Every parameter that moves a token, so that no default of vLLM or of the checkpoint does."""
+        """Every sampling parameter is given, so that no default of vLLM or of the checkpoint applies."""
         from vllm import SamplingParams
 
         return SamplingParams(
@@ -197,8 +200,8 @@ class VLLMEngine(Engine):
             seed=seed,
             stop_token_ids=[] if sampling.ignore_eos else sorted(self._checkpoint.stop_ids),
             ignore_eos=sampling.ignore_eos,
-            detokenize=False,  # `Checkpoint.completions` reads tokens, for every engine alike
-            skip_clone=True,  # each request has its own: vLLM need not copy it deeply
+            detokenize=False,  # `Checkpoint.completions` decodes, for every engine alike
+            skip_clone=True,  # each request has an object of its own: no deep copy is needed
         )
 
 
@@ -208,10 +211,10 @@ def _start(
     """Start vLLM with random weights, which `esctl_attach` replaces before anything reads them."""
     _check_ranks(spec)
     os.environ.update(ENVIRONMENT)
-    logging.getLogger("vllm").setLevel(logging.ERROR)  # what it says before it has read its level
+    logging.getLogger("vllm").setLevel(logging.ERROR)  # for messages before vLLM has read its level
     on_gpu = torch.cuda.is_available()
-    with process_kept(), ExitStack() as started, warnings.catch_warnings():
-        for category in (FutureWarning, DeprecationWarning):  # of vLLM's and torch's modules, for their authors
+    with process_kept(), llvmlite_hidden(), ExitStack() as started, warnings.catch_warnings():
+        for category in (FutureWarning, DeprecationWarning):  # in vLLM's and torch's own code
             warnings.simplefilter("ignore", category)
         _import_vllm()
         from vllm import LLM
@@ -243,7 +246,7 @@ def _start(
 
 
 def _import_vllm() -> None:
-    """Import vLLM: garbage is collected neither meanwhile nor, when vLLM calls for it, among what was imported."""
+    """Import vLLM without garbage collection, and keep later collections away from the imported objects."""
     gc.disable()
     try:
         import vllm  # noqa: F401
@@ -252,21 +255,8 @@ def _import_vllm() -> None:
     gc.freeze()
 
 
-def _close_groups_of_one() -> None:
-    """End the process groups that vLLM opens for one rank and sends nothing through.
-
-    On a CPU each keeps threads that wake a hundred times a second, which takes a percent of every core that computes.
-    The group of all ranks stays: another engine in this process would ask it.
-    """
-    from vllm.distributed import parallel_state as groups
-
-    for group in (groups.get_tp_group, groups.get_dcp_group, groups.get_pp_group, groups.get_dp_group,
-                  groups.get_pcp_group):  # fmt: skip
-        group().destroy()
-
-
 def _check_ranks(spec: EngineSpec) -> None:
-    """Refuse a number of ranks that the model cannot be cut into, or that this machine has no GPUs for."""
+    """Refuse a number of ranks that does not divide the model's heads, or exceeds this machine's GPUs."""
     ranks = spec.tensor_parallel
     heads = int(check_model(spec.model)[1].get_text_config().num_attention_heads)
     if heads % ranks:
@@ -278,10 +268,10 @@ def _check_ranks(spec: EngineSpec) -> None:
 
 
 def _environment_of_ranks(ranks: int, threads: int) -> dict[str, str]:
-    """What the processes of several ranks inherit: an equal share of the threads, and nothing of this process.
+    """Variables for the processes of several ranks: each gets an equal share of the threads.
 
-    They are spawned, because a fork of a process whose threads have started does not work. On a CPU vLLM would bind
-    each rank to a memory node of its own, and few machines have several.
+    They are spawned, because forking a process with running threads does not work. On a CPU vLLM would bind each rank
+    to a memory node of its own, and few machines have several.
     """
     if ranks == 1:
         return {}
@@ -292,14 +282,14 @@ def _environment_of_ranks(ranks: int, threads: int) -> dict[str, str]:
         "VLLM_CPU_OMP_THREADS_BIND": binding,
         "OMP_NUM_THREADS": share,
         "NUMBA_NUM_THREADS": share,
-        "PYTHONWARNINGS": "ignore",  # of vLLM's and torch's modules, for their authors
+        "PYTHONWARNINGS": "ignore",  # in vLLM's and torch's own code
     }
 
 
 def _gpu_share(spec: EngineSpec) -> float:
-    """What vLLM may fill of a GPU: less by what the fp32 center takes beside it, unless too little would be left.
+    """The share of a GPU that vLLM may fill: reduced by the fp32 center, unless too little would be left.
 
-    Where the center then finds no room, it stays on the host.
+    If the center does not fit then, it stays on the host.
     """
     if spec.center == "host":
         return GPU_SHARE
@@ -315,9 +305,9 @@ def _refused(checkpoint: Checkpoint, error: Exception) -> EngineError:
 
 
 def _kv_bytes(spec: EngineSpec, checkpoint: Checkpoint, dtype: torch.dtype) -> int | None:
-    """A rank's share of what was asked for, else of a CPU's budget for `KV_SEQUENCES`; None: all that is free on a GPU.
+    """One rank's bytes of KV cache: its share of `engine.kv_memory`, else of the default budget of a CPU.
 
-    The budget holds one longest sequence in any case, also where ranks hold the same head.
+    None on a GPU: all that is free. The default always holds one longest sequence, also where ranks share a head.
     """
     ranks = spec.tensor_parallel
     if spec.kv_memory is not None:
@@ -332,7 +322,8 @@ def _kv_bytes(spec: EngineSpec, checkpoint: Checkpoint, dtype: torch.dtype) -> i
 
 def _nll(output: "RequestOutput", first: int) -> float:
     """−Σ log p over the tokens from number `first` on; each position holds its own token's log-probability only."""
-    ids, places = output.prompt_token_ids, output.prompt_logprobs
+    ids = output.prompt_token_ids
+    places = output.prompt_logprobs
     assert ids is not None, output
     assert places is not None, output
     return -math.fsum(place[token].logprob for token, place in zip(ids[first:], places[first:], strict=True))

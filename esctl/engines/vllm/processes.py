@@ -1,24 +1,24 @@
-"""The processes of vLLM's ranks, seen from outside: what reaches them, whether they live, and what they must not leave.
+"""The processes of vLLM's ranks: record them as vLLM starts them, see whether they live, remove what they leave behind.
 
-Leaves starting and ending them to vLLM, and what they are asked to `vllm_ranks`.
+vLLM itself starts and ends them; `ranks` calls them.
 """
 
 import os
 import shutil
-import signal
 import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from multiprocessing import resource_tracker
-from multiprocessing.context import SpawnProcess
 from multiprocessing.popen_spawn_posix import Popen
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
+from esctl.engines.vllm.patches import argument_of, spawned_processes
+
 SHARED = Path("/dev/shm")  # where Linux shows shared memory
 GRACE_SECONDS = 2  # for a rank to end by itself
-MEETING = "distributed_init_method"  # the argument of a rank that names the file where all meet
+MEETING = "distributed_init_method"  # the argument of a rank that names the file where all ranks meet
 
 
 class RankProcesses:
@@ -31,50 +31,37 @@ class RankProcesses:
 
     @contextmanager
     def starting(self) -> Iterator[None]:
-        """Know the ranks that vLLM starts inside, keep Ctrl-C from them, and their files in a place of their own.
+        """Record the worker processes vLLM spawns in this block, block SIGINT in them, and give them a private folder.
 
-        A terminal sends SIGINT to every process, and only the driver knows what to do about it. What is blocked where
-        a process is made stays blocked in it.
+        vLLM may spawn them from several threads.
         """
-        resource_tracker.ensure_running()  # whose start would let SIGINT through again
-        launch, temporary = SpawnProcess._Popen, tempfile.tempdir
-
-        def known(process: BaseProcess) -> Popen:
-            before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-            try:
-                self._meetings.add(Path(vars(process)["_kwargs"].get(MEETING, "")).name)
-                self._processes.append(launch(process))
-            finally:
-                signal.pthread_sigmask(signal.SIG_SETMASK, before)
-            return self._processes[-1]
-
-        # The environment is what children read; `caller.process_kept` puts it back.
-        # A short path: names in it are 36 characters long, and the system allows a socket's 107.
+        resource_tracker.ensure_running()  # starting it later would unblock SIGINT
+        # A short path: names in it are 36 characters long, and Linux allows 107 for a socket.
         self._folder = Path(tempfile.mkdtemp(prefix="esctl-", dir="/tmp"))
-        os.environ["VLLM_RPC_BASE_PATH"] = tempfile.tempdir = str(self._folder)
-        SpawnProcess._Popen = staticmethod(known)  # type: ignore[assignment, method-assign]
-        try:
+        os.environ["VLLM_RPC_BASE_PATH"] = str(self._folder)  # children read it; `process_kept` removes it again
+        with spawned_processes(self._record, str(self._folder)):
             yield
-        finally:
-            SpawnProcess._Popen = staticmethod(launch)  # type: ignore[method-assign]
-            tempfile.tempdir = temporary
+
+    def _record(self, process: BaseProcess, started: Popen) -> None:
+        self._meetings.add(Path(argument_of(process, MEETING)).name)
+        self._processes.append(started)
 
     @property
     def died(self) -> bool:
-        """Whether a rank is no more."""
+        """Whether a rank has ended."""
         return any(process.poll() is not None for process in self._processes)
 
     def end(self) -> None:
-        """End the ranks that are left, and remove what they all leave; twice is harmless.
+        """End the ranks that still run, and remove what all of them leave behind; harmless if called twice.
 
-        vLLM names the shared memory of ranks after the file where they meet, and leaves it whatever ends them.
+        vLLM names the shared memory of ranks after the file where they meet, and never removes it.
         """
         for process in self._processes:
             process.terminate()
         end = time.monotonic() + GRACE_SECONDS
         for process in self._processes:
             process.wait(max(0, end - time.monotonic()))
-            process.kill()  # one that waits for another hears nothing else
+            process.kill()  # a rank that waits for another reacts to nothing else
             process.wait()
         for meeting in self._meetings - {""}:
             for shared in SHARED.glob(f"{meeting}-*"):

@@ -1,9 +1,8 @@
-"""What runs inside vLLM's worker: it holds the center and the live weights, and obeys calls by name with plain values.
+"""What runs inside vLLM's worker: the center, the live weights and the watch on logits, called by name.
 
-Leaves scheduling, text and the order of candidates to `engines.vllm`.
+Arguments and results are plain values, because they may cross a process border. `ranks` calls these methods.
 """
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
@@ -13,38 +12,47 @@ from torch import Tensor
 from esctl.engines import Where
 from esctl.engines.process import Held, held_here
 from esctl.engines.vllm.layers import FusedModel, LiveWeights, drop_packed
+from esctl.engines.vllm.patches import ComputesLogits, replace_logits
 from esctl.engines.weights.center import Center
 from esctl.noise.moves import Move
 
 
-class ServedModel(FusedModel, Protocol):
-    """A model that turns hidden states into logits."""
+class ServedModel(FusedModel, ComputesLogits, Protocol):
+    """A model as vLLM serves it."""
 
-    compute_logits: Callable[[Tensor], Tensor | None]
+
+class ModelConfig(Protocol):
+    """The part of vLLM's model config that is used here."""
+
+    def get_sliding_window(self) -> int | None:
+        """Tokens that a layer looks back at most; None: all of them."""
 
 
 class ModelRunner(Protocol):
     """The part of vLLM's model runner that is used here."""
 
     model: ServedModel
+    model_config: ModelConfig
     kv_caches: list[Tensor]
 
 
 class LogitWatch:
     """Whether every logit under the live weights was finite: one reduction per step, read once per candidate.
 
-    A sum is finite unless a logit is not (or logits near the largest number are as good as infinite); it stays on the
+    The sum is finite unless a logit is not, or logits are so large that they add up to infinity. It stays on the
     device, so that no step waits for it.
     """
 
     def __init__(self, model: ServedModel) -> None:
         self._compute = model.compute_logits
         self._total = torch.zeros(())
-        model.compute_logits = self
+        self.used = False  # whether anything was computed since `start`
+        replace_logits(model, self)
 
     def __call__(self, hidden_states: Tensor) -> Tensor | None:
         """The model's logits, as they are."""
         logits = self._compute(hidden_states)
+        self.used = True
         if logits is not None:
             self._total = self._total.to(logits.device) + logits.sum(dtype=torch.float32)
         return logits
@@ -52,6 +60,7 @@ class LogitWatch:
     def start(self) -> None:
         """Forget the logits of other weights."""
         self._total = torch.zeros(())
+        self.used = False
 
     def finite(self) -> bool:
         """Whether all were; waits for the device."""
@@ -59,10 +68,10 @@ class LogitWatch:
 
 
 class WorkerExtension:
-    """Mixed into vLLM's worker class; every method has a prefix of its own, since they share one namespace."""
+    """Mixed into vLLM's worker class. The prefix `esctl_` avoids clashes with vLLM's own names."""
 
-    model_runner: ModelRunner  # vLLM's, as the one below
-    rank: int
+    model_runner: ModelRunner  # set by vLLM
+    rank: int  # set by vLLM
     esctl_weights: LiveWeights
     esctl_watch: LogitWatch
 
@@ -94,8 +103,26 @@ class WorkerExtension:
         """Whether every logit of this candidate was finite."""
         return self.esctl_watch.finite()
 
+    def esctl_caches_finite(self) -> bool:
+        """Whether the KV caches hold finite numbers only, as far as this rank can know.
+
+        A value that is not finite reaches the logits, unless it lies outside of every window that leads to them: so a
+        model with a sliding window is looked at itself.
+        """
+        if not self.esctl_watch.used:
+            return True
+        if self.model_runner.model_config.get_sliding_window() is None:
+            return self.esctl_watch.finite()
+        return all(bool(cache.sum(dtype=torch.float32).isfinite()) for cache in self.model_runner.kv_caches)
+
+    def esctl_clear_caches(self) -> None:
+        """Zero the KV caches. Attention masks stale values by multiplying with 0, and 0·NaN is NaN."""
+        for cache in self.model_runner.kv_caches:
+            cache.zero_()
+        self.esctl_watch.start()
+
     def esctl_save(self, path: str, dtype: str, source: str) -> None:
-        """Write θ as a model folder; every rank holds all of it, and the first writes."""
+        """Write θ as a model folder. Every rank holds the whole center; the first one writes."""
         if self.rank == 0:
             self.esctl_weights.center.save(Path(path), dtype, source)
 
