@@ -1,7 +1,4 @@
-"""The order in which a round's candidates become live weights and leave them again: the same for every engine.
-
-Leaves to the engine how a weight is written and what is evaluated under it.
-"""
+"""The order in which a round's candidates become live weights: one for every engine."""
 
 from collections.abc import Callable
 from typing import Protocol, TypeVar
@@ -18,7 +15,7 @@ class Weights(Protocol):
         """Put θ' = fl(θ + Σ cᵢεᵢ) under the candidates to come."""
 
     def write(self, move: Move) -> None:
-        """Make fl(θ' + Σ cᵢεᵢ), cast once, the live weights, and forget what was computed with the old ones."""
+        """Make fl(θ' + Σ cᵢεᵢ), cast once, the live weights; drop every cache of the old ones."""
 
     def restore(self) -> None:
         """Stage θ and make it the live weights."""
@@ -31,12 +28,10 @@ def each_candidate(
     done: Callable[[int, T], None] | None = None,
     stay: bool = False,
 ) -> list[T]:
-    """`evaluate()` under each candidate in turn, then θ is live again, whatever was raised.
+    """Run `evaluate()` under each candidate in turn, then make θ live again, whatever was raised.
 
-    With `stay` the last candidate stays live instead, unless something was raised.
-
-    A candidate never builds on the one before: every write starts at the center, so an interrupted one leaves nothing
-    behind that the next write would not replace.
+    With `stay` the last candidate stays live instead, unless something was raised. Every write starts at the center and
+    never at the previous candidate, so the next write replaces whatever an interrupted one left.
     """
     results: list[T] = []
     whole = False

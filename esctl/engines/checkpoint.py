@@ -1,7 +1,4 @@
-"""What a model folder says beside its weights: where a text ends, how long it may be, how tokens read as text.
-
-Leaves the weights to `center`, and generation to the engines.
-"""
+"""What a model folder says besides its weights: end tokens, context length, and how tokens decode to text."""
 
 import json
 from collections.abc import Iterator, Sequence
@@ -12,6 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 import torch
 
 from esctl.engines import Completion, EngineSpec, Samples, Sampling, TokenIds
+from esctl.engines.weights.dtypes import torch_dtype
 from esctl.engines.weights.model import check_model
 from esctl.errors import EngineError, UsageError
 
@@ -34,7 +32,7 @@ class Checkpoint:
 
     folder: Path
     decoder: Decoder
-    stop_ids: frozenset[int]  # every token that any of the folder's files calls an end
+    stop_ids: frozenset[int]  # every token that any file of the folder names as an end
     context: int  # tokens of prompt and completion together
     kv_elements: int  # keys and values of one token, over all layers
 
@@ -56,20 +54,20 @@ class Checkpoint:
         stops = set(_end_tokens(folder)) | ({tokenizer.eos_token_id} - {None})
         return cls(folder, tokenizer, frozenset(stops), spec.max_model_len or limit, kv_elements(text))
 
-    def room(self, prompts: Sequence[TokenIds], wanted: int) -> list[int]:
-        """New tokens that each prompt leaves room for, `wanted` at most; EngineError for one that leaves none."""
+    def room(self, prompts: Sequence[TokenIds], most: int) -> list[int]:
+        """New tokens that each prompt leaves room for, `most` at most; EngineError for a prompt that leaves none."""
         for index, prompt in enumerate(prompts):
             if not 0 < len(prompt) < self.context:
                 raise EngineError(
                     f"prompt {index} has {len(prompt)} tokens, and the model takes 1 to {self.context - 1} "
                     "before it can answer: leave the prompt out, or raise max_model_len"
                 )
-        return [min(wanted, self.context - len(prompt)) for prompt in prompts]
+        return [min(most, self.context - len(prompt)) for prompt in prompts]
 
     def completions(
         self, tokens: Sequence[Sequence[int]], finite: Sequence[bool], sampling: Sampling
     ) -> list[Completion]:
-        """Tokens read as text: the ending token belongs to `token_ids` and not to `text`."""
+        """Decode tokens; the end token is part of `token_ids` and not of `text`."""
         ended = [not sampling.ignore_eos and bool(row) and row[-1] in self.stop_ids for row in tokens]
         bodies = [list(row[:-1] if end else row) for row, end in zip(tokens, ended, strict=True)]
         texts = self.decoder.batch_decode(bodies, skip_special_tokens=True, clean_up_tokenization_spaces=False)
@@ -96,12 +94,7 @@ def serving_dtype(spec: EngineSpec) -> torch.dtype:
         if not torch.cuda.is_available():
             return torch.float32
         return torch.bfloat16 if torch.cuda.is_bf16_supported() else torch.float16
-    return {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}[spec.dtype]
-
-
-def dtype_name(dtype: torch.dtype) -> str:
-    """`float32` of torch.float32."""
-    return str(dtype).removeprefix("torch.")
+    return torch_dtype(spec.dtype)
 
 
 def grouped(flat: Sequence[Completion], sizes: Sequence[int]) -> Samples:

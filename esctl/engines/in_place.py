@@ -1,6 +1,6 @@
-"""The weights of a module that someone else trains, as an engine: drawn from where they lie, or by a server's copy.
+"""A module that an RL trainer updates, as an engine: it samples from the module itself, or from a server's copy.
 
-Leaves gradients and optimizers to whoever trains it. No noise: an RL policy has one set of weights.
+Candidates are refused: an RL policy has one set of weights.
 """
 
 from collections.abc import Mapping, Sequence
@@ -12,10 +12,11 @@ import torch
 from typing_extensions import override
 
 from esctl.engines import OWN_ROLLOUTS, Engine, EngineSpec, OnCandidate, Samples, Sampling, Seeds, TokenIds
-from esctl.engines.checkpoint import Checkpoint, dtype_name
+from esctl.engines.checkpoint import Checkpoint
 from esctl.engines.process import Held, held_here, random_states_kept
 from esctl.engines.sampler import Generator
 from esctl.engines.weights.center import Center
+from esctl.engines.weights.dtypes import dtype_name
 from esctl.errors import EngineError
 from esctl.noise.moves import EMPTY, Move, Round
 
@@ -26,8 +27,8 @@ if TYPE_CHECKING:
 class PolicyEngine(Engine):
     """An `Engine` without candidates, around a live module in fp32.
 
-    Products are computed in `precision`, as in training; what is saved is fp32. A `server` is another engine of the
-    same model, which draws in the module's place: it gets the weights anew before each draw, so they are never stale.
+    Products are computed in `precision`, as in training; files hold fp32. A `server` is another engine of the same
+    model that samples instead of the module; it receives the weights before each call, so they are never stale.
     """
 
     def __init__(
@@ -75,7 +76,7 @@ class PolicyEngine(Engine):
         """Θ always is."""
 
     def complete(self, prompts: Sequence[TokenIds], sampling: Sampling, seeds: Seeds | None) -> Samples:
-        """[prompt][sample] of θ, drawn in evaluation mode; the module's mode is put back."""
+        """Sample from θ in evaluation mode, then restore the module's mode."""
         if self._server is not None:
             return self._served(self._server, prompts, sampling, seeds)
         training, autocast = self._module.training, self._precision != torch.float32
@@ -96,7 +97,7 @@ class PolicyEngine(Engine):
 
     @override
     def nll(self, round_: Round, prompts: Sequence[TokenIds], targets: Sequence[TokenIds]) -> list[list[float]]:
-        """Not of a policy in training: save it, and open it as another engine."""
+        """Refused: save the policy and open the folder as another engine."""
         raise EngineError("a policy in training draws rollouts only: measure its saved weights")
 
     @override

@@ -1,9 +1,4 @@
-"""What an engine must leave as it found it: the caller's random states, environment, and thread function.
-
-Leaves what an engine does in between to the engine.
-
-How much memory a process has held at most, on the host and on its device. Leaves whose process it is to callers.
-"""
+"""The state of a process around an engine: random states, environment and stdout are restored, peak memory is read."""
 
 import os
 import random
@@ -53,7 +48,7 @@ def process_kept() -> Iterator[None]:
 
 @contextmanager
 def stdout_kept() -> Iterator[None]:
-    """Send what libraries print to stdout, C++ included, to stderr: stdout is for results."""
+    """Redirect stdout to stderr, also for C++ libraries: stdout is for results."""
     sys.stdout.flush()
     saved = os.dup(1)
     try:
@@ -66,11 +61,11 @@ def stdout_kept() -> Iterator[None]:
 
 
 def use_threads(threads: int | None) -> int:
-    """Let torch and the noise kernel use `threads`, by default what torch took from OMP_NUM_THREADS or the cores."""
+    """Let torch and the noise kernel use `threads`; by default as many as OMP_NUM_THREADS says, or every core."""
     threads = threads or torch.get_num_threads()
     numba.set_num_threads(min(threads, numba.config.NUMBA_NUM_THREADS))
-    # After numba, which gives the OpenMP pool that both share every core when it starts: unsaid, each process would
-    # spin on all of them, and two side by side stand still.
+    # After numba, whose start sizes the OpenMP pool that both share to all cores: two such processes side by side would
+    # spin on each other's cores and stand still.
     torch.set_num_threads(threads)
     return threads
 
@@ -87,7 +82,7 @@ class Held:
 
 
 def held_here() -> Held:
-    """What this process has held at most."""
+    """The peak of this process."""
     return Held(host_peak(), device_peak())
 
 

@@ -1,7 +1,4 @@
-"""Completions from a Transformers module as its weights are now: the sampling loop, and padding.
-
-Leaves which weights those are to the engines.
-"""
+"""Completions from a Transformers module under its present weights: the sampling loop, and padding."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -21,7 +18,7 @@ ROWS = 128  # sequences in a batch, where no KV budget says otherwise
 
 
 class Generator:
-    """Samples in batches of fixed order from a module that it is handed; holds no weights."""
+    """Samples in batches of fixed order from the module of its caller; holds no weights."""
 
     def __init__(self, checkpoint: Checkpoint, kv_budget: float | None) -> None:
         self._checkpoint, self._kv_budget = checkpoint, kv_budget  # the budget in GiB
@@ -69,7 +66,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Sample:
-    """What was drawn for one row; the token that ended it is the last."""
+    """The tokens of one row; an end token is the last."""
 
     tokens: list[int]
     finite: bool
@@ -78,7 +75,7 @@ class Sample:
 def sample(module: "PreTrainedModel", rows: Sequence[Row], sampling: Sampling, stops: frozenset[int]) -> list[Sample]:
     """Generate one batch: a prefill, then one token per step for every row until all have ended.
 
-    A row that has ended rides along, so that the batch, and with it every rounding, depends on the inputs only.
+    A row that has ended stays in the batch, so that the batch, and with it every rounding, depends on the inputs only.
     """
     device = module.device
     ids, mask = left_padded([row.prompt for row in rows], device)
@@ -123,7 +120,7 @@ def _choose(logits: Tensor, sampling: Sampling, uniform: Tensor) -> Tensor:
 
 
 def _uniforms(rows: Sequence[Row], sampling: Sampling) -> Tensor:
-    """[rows, steps] in [0, 1), each row from its own seed, so that no sample depends on what shares its batch."""
+    """[rows, steps] in [0, 1), each row from its own seed, so that no sample depends on the rest of its batch."""
     steps = max(row.limit for row in rows)
     if sampling.temperature == 0:
         return torch.zeros(len(rows), steps)
@@ -139,7 +136,7 @@ def left_padded(rows: Sequence[TokenIds], device: torch.device) -> tuple[Tensor,
 
 
 def positions_of(mask: Tensor) -> Tensor:
-    """A row's first token stands at 0, whatever padding precedes it."""
+    """The first token of each row is at position 0, whatever padding precedes it."""
     return (mask.cumsum(-1) - 1).clamp(min=0)
 
 

@@ -14,11 +14,12 @@ from typing_extensions import override
 
 from esctl.engines import Engine, EngineSpec, OnCandidate, Samples, Sampling, Seeds, TokenIds
 from esctl.engines.candidates import each_candidate
-from esctl.engines.checkpoint import Checkpoint, dtype_name, serving_dtype
+from esctl.engines.checkpoint import Checkpoint, serving_dtype
 from esctl.engines.process import Held, held_here, random_states_kept, use_threads
 from esctl.engines.sampler import Generator, left_padded, positions_of
 from esctl.engines.weights.center import Center
 from esctl.engines.weights.device import Part, WrittenWeights
+from esctl.engines.weights.dtypes import dtype_name
 from esctl.engines.weights.model import check_model, quiet_transformers
 from esctl.engines.weights.shards import Partition, Share, piece
 from esctl.noise.moves import Move, Round

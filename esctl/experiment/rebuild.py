@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from esctl.engines.weights.center import Center
+from esctl.engines.weights.dtypes import BY_NAME
 from esctl.errors import RunError, UsageError
 from esctl.experiment.experiment import find_model
 from esctl.experiment.loading import read_recipe
@@ -11,13 +12,11 @@ from esctl.runs.directory import RunDir
 from esctl.runs.records import NoiseRecord
 from esctl.runs.replay import advance, replay
 
-DTYPES = ("float32", "bfloat16", "float16")
-
 
 def export_step(run: RunDir, step: int, target: Path, dtype: str) -> None:
     """Write θ after `step` generations as a model folder; raises where run, base or noise is not the recorded one."""
-    if dtype not in DTYPES:
-        raise UsageError(f"--dtype {dtype}: choose {', '.join(DTYPES)}")
+    if dtype not in BY_NAME:
+        raise UsageError(f"--dtype {dtype}: choose {', '.join(BY_NAME)}")
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise UsageError(f"{target}: exists; choose a new folder")
     center_at(run, step).save(target, dtype, find_model(read_recipe(run).model))

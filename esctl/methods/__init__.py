@@ -1,8 +1,9 @@
-"""The training methods by name. Methods know seeds and scores; weights and text are for others.
+"""The training methods by name. A method knows seeds and scores, and neither weights nor text.
 
-May import `noise.moves` alone. An ES method is one file: a frozen dataclass whose fields are its settings in a recipe
-and which has the four parts of `protocol.Method`. An RL method is its settings here and a trainer in `training.rl`.
-`External` stands for a model that was trained elsewhere.
+An ES method is one file (`es`, `essam`): a frozen dataclass whose fields are its settings in a recipe, and which has
+the parts of `protocol.Method`. A new one joins by its entry in `METHODS`. `shaping` turns scores into coefficients.
+An RL method is its settings (`grpo`, `ppo`, checked by `checks`); its trainer is in `training.rl`. `External` stands
+for a model that was trained elsewhere. May import `noise.moves` and the ground only.
 """
 
 from esctl.methods.es import ES

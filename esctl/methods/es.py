@@ -20,7 +20,7 @@ from esctl.noise.moves import EMPTY, Move, Round, member_seed
 
 
 def check_population(size: int, sigma: float, mirrored: bool, name: str = "population") -> None:
-    """Refuse what has no defined step; raises ValueError that names the field."""
+    """Refuse a population whose step is undefined; raises ValueError that names the field."""
     if size < 2:
         raise ValueError(f"{name}: {size} is too few: z-scores of one score are undefined, use 2 or more")
     if mirrored and size % 2:
@@ -30,7 +30,7 @@ def check_population(size: int, sigma: float, mirrored: bool, name: str = "popul
 
 
 def check_sizes(**sizes: float) -> None:
-    """Refuse a negative step or probe: it would turn the direction round in silence. Raises ValueError."""
+    """Refuse a negative step or probe, which would silently reverse the direction; raises ValueError."""
     for name, size in sizes.items():
         if size < 0:
             raise ValueError(f"{name}: {size} must not be negative")
@@ -38,7 +38,7 @@ def check_sizes(**sizes: float) -> None:
 
 @dataclass(frozen=True)
 class Population:
-    """N perturbations of scale σ, drawn from (run seed, generation, round), and the step their scores ask for."""
+    """N perturbations of scale σ, drawn from (run seed, generation, round), and the step that their scores give."""
 
     size: int
     sigma: float

@@ -1,10 +1,10 @@
-"""A model that was trained elsewhere, as a recipe's method: what is known of it in words. Nothing here trains it."""
+"""A model that was trained elsewhere, as a recipe's method: only words are known about it, and nothing trains it."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
 class External:
-    """Written by `esctl adopt`; evaluations and comparisons need no more."""
+    """The method in the recipe that `esctl adopt` writes."""
 
     note: str = ""  # trainer, version, settings, hardware: for people

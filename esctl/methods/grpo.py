@@ -1,4 +1,4 @@
-"""GRPO on language models: what its settings mean. The trainer is in `grpo_trainer`, so that recipes need no TRL.
+"""GRPO on language models: what its settings mean. The trainer is `training.rl.grpo`, so that recipes need no TRL.
 
 Shao et al. 2024 (arXiv 2402.03300). Each of a step's prompts gets a group of G rollouts; π is the policy, π₀ a frozen
 copy of it before training, `old` what it was when the rollouts were drawn, R the reward of a rollout.

@@ -1,4 +1,4 @@
-"""PPO on language models: what its settings mean. The trainer is in `ppo_trainer`, so that recipes need no torch.
+"""PPO on language models: what its settings mean. The trainer is `training.rl.ppo`, so that recipes need no torch.
 
 Schulman et al. 2017 (arXiv 1707.06347), with the per-token form that RLHF made of it (Ouyang et al. 2022, arXiv
 2203.02155). A rollout is tokens y₁..y_T after a prompt; π is the policy, π₀ a frozen copy of it before training, V a
@@ -20,7 +20,7 @@ Rollouts whose rewards are all equal carry no signal: the advantages are exactly
 (AdamW would still move on its momentum); the critic learns.
 
 Deviations from common implementations: critic and policy have separate weights, optimizers and gradient norms; no
-entropy bonus; no bootstrap at a completion that was cut, whose reward is what the grader says of it.
+entropy bonus; no bootstrap at a completion that was cut, whose reward is the grader's.
 """
 
 from dataclasses import dataclass

@@ -9,7 +9,7 @@ Z_EPSILON = 1e-8
 
 
 def is_flat(scores: Sequence[float]) -> bool:
-    """Whether the scores hold no signal, so that the only right step is none at all."""
+    """Whether the scores carry no signal, so that the only right step is none."""
     return max(scores) - min(scores) <= FLAT
 
 

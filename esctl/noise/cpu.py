@@ -31,11 +31,12 @@ PARALLEL_FROM = 32768
 TASK = 8192  # elements that one task of the parallel kernel writes, a multiple of BLOCK
 BATCH = 64  # blocks that are drawn together; of fewer than some 32, LLVM makes scalar code instead of a loop of vectors
 
-_LOW_HALF, _HALF = np.uint32(0xFFFF), np.uint32(16)
+_LOW_HALF = np.uint32(0xFFFF)
+_HALF = np.uint32(16)
 
 
 class Prepared(NamedTuple):
-    """A move as kernels read it: each coefficient rounded once to fp32."""
+    """A move in the form that kernels read: each coefficient rounded once to fp32."""
 
     seeds: UInt64  # [n]
     coefficients: Float32  # [n]
@@ -54,8 +55,8 @@ def write(out: Float32, center: Float32, move: Move, tensor: int, first: int = 0
     """Write fl(center + Σ cᵢεᵢ) into `out`, which may be `center` itself: one pass, bitwise `reference_write`.
 
     Both are C-contiguous, of equal shape (rows, cols) or (cols,); `first` and `stride` as in `reference`. The result
-    does not depend on the number of threads, which is the caller's affair (`numba.set_num_threads`). Do not fork after
-    a call with 32,768 elements or more: the thread pool does not survive it.
+    does not depend on the number of threads, which the caller sets (`numba.set_num_threads`). Do not fork after a call
+    with 32,768 elements or more: numba's thread pool does not survive a fork.
     """
     assert out.shape == center.shape, (out.shape, center.shape)
     cols = center.shape[-1]
@@ -88,9 +89,9 @@ def fingerprint() -> str:
 _VALUES = table()
 
 
-# In the kernel every loop over a batch has a constant length and lies along a plane: words[w] and total[e] hold word w
-# and element e of each block of the batch. So all of it is whole vectors, and elements are put in order once per pass.
-# Slices, and not sums of indices, name places in long arrays: numba would ask of each sum whether it is negative.
+# In the kernel every loop over a batch has a constant length and runs along a plane: words[w] and total[e] hold word w
+# and element e of each block of the batch. So LLVM emits whole vectors, and elements are put in order once per pass.
+# Long arrays are indexed by slices and not by sums of indices: numba would check the sign of each sum.
 
 
 @numba.njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
@@ -98,7 +99,7 @@ def _draw(words: NDArray[np.uint32], block: np.uint64, tensor: np.uint64, seed: 
     """Philox of a batch of blocks from number `block` on, into words[4, BATCH].
 
     Every lane is 64 bits wide, so that LLVM makes vector multiplications; the high halves hold what overflowed, and are
-    masked where they would count.
+    masked where they would matter.
     """
     for j in range(BATCH):
         c0, c1 = block + np.uint64(j), tensor
@@ -115,8 +116,8 @@ def _draw(words: NDArray[np.uint32], block: np.uint64, tensor: np.uint64, seed: 
 def _set_term(total: Float32, words: NDArray[np.uint32], coefficient: np.float32) -> None:
     """Write fl(coefficient·T[u]) to total[BLOCK, BATCH], u the halves of words[4, BATCH].
 
-    The first term is written and not added to zeros: stores of zeros that are still on their way to memory when they
-    are read again would cost half as much as the draw.
+    The first term is written and not added to zeros: reading zeros back whose stores are still in flight would cost
+    half as much as the draw.
     """
     for w in range(4):
         for j in range(BATCH):
@@ -127,7 +128,7 @@ def _set_term(total: Float32, words: NDArray[np.uint32], coefficient: np.float32
 
 @numba.njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
 def _add_term(total: Float32, words: NDArray[np.uint32], coefficient: np.float32) -> None:
-    """Add what `_set_term` writes."""
+    """Add fl(coefficient·T[u]) to total[BLOCK, BATCH], as `_set_term` writes it."""
     for w in range(4):
         for j in range(BATCH):
             total[2 * w, j] += coefficient * _VALUES[words[w, j] & _LOW_HALF]
@@ -148,7 +149,9 @@ def _span(
     words = np.empty((4, BATCH), np.uint32)
     total = np.empty((BLOCK, BATCH), np.float32)
     ordered = np.empty(BLOCK * BATCH, np.float32)
-    block, skip, begin = np.uint64(element // BLOCK), element % BLOCK, 0
+    block = np.uint64(element // BLOCK)
+    skip = element % BLOCK  # elements of the first block that come before the span
+    begin = 0
     while begin < len(out):
         _draw(words, block, tensor, seeds[0])
         _set_term(total, words, coefficients[0])
@@ -159,13 +162,17 @@ def _span(
             for e in range(BLOCK):
                 ordered[BLOCK * j + e] = total[e, j]
         end = min(begin + BLOCK * BATCH - skip, len(out))
-        source, target, summed = center[begin:end], out[begin:end], ordered[skip:]
+        source = center[begin:end]
+        target = out[begin:end]
+        summed = ordered[skip:]
         # `out` may be `center`: two loops, so that neither reads what it writes and both become vector code.
         for i in range(end - begin):
             summed[i] = source[i] + summed[i]
         for i in range(end - begin):
             target[i] = summed[i]
-        block, skip, begin = block + np.uint64(BATCH), 0, end
+        block = block + np.uint64(BATCH)
+        skip = 0
+        begin = end
 
 
 @numba.njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
@@ -180,17 +187,18 @@ def _task(
     stride: int,
     task: int,
 ) -> None:
-    """Write one part of rows of `length` elements that lie `stride` apart in the canonical tensor."""
+    """Write one part of rows of `length` elements, `stride` apart in the canonical tensor."""
     n_parts = (length + TASK - 1) // TASK
-    row, part = task // n_parts, task % n_parts
+    row = task // n_parts
+    part = task % n_parts
     begin = row * length + part * TASK
     end = min(begin + TASK, (row + 1) * length)
     element = first + row * stride + part * TASK
     _span(out[begin:end], center[begin:end], seeds, coefficients, tensor, element)
 
 
-# Two functions, and not one compiled twice: numba's cache knows a function by its name and line, and not by how it is
-# compiled, so that whichever of the two came first would be loaded for both.
+# Two functions, and not one that is compiled twice: numba's cache identifies a function by name and line, not by its
+# options, so that whichever of the two came first would be loaded for both.
 
 
 @numba.njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]

@@ -1,10 +1,8 @@
-"""What a seed means on a GPU: noise version 1 as one Triton kernel, bit for bit what `noise.write` gives on a CPU.
-
-Leaves the specification to `noise`, and who writes which tensor to `engines`. Import it only where Triton is.
+"""Noise version 1 on a GPU: one Triton kernel, bit for bit what `cpu.write` gives. Import it only where Triton is.
 
 One pass: each program draws one Philox call per block of 8 elements and term, sums the terms in registers, reads the
 fp32 center once and writes the weight once, in fp32, bf16 or fp16. Triton contracts a·b + c by default, which rounds
-once instead of twice: `OPTIONS` forbids it, and is the only place where launch options are.
+once instead of twice: `OPTIONS` forbids it, and holds every launch option.
 """
 
 from functools import lru_cache
@@ -29,7 +27,7 @@ def epsilon_kernel(table: tl.tensor, tensor: tl.tensor, seed: tl.tensor, block: 
     Half the table is 128 KB and stays in the first-level cache (256 KB on H100 and H200); the whole would fill it.
     """
     id_low, id_high = (tensor & 0xFFFFFFFF).to(tl.uint32), (tensor >> 32).to(tl.uint32)
-    w0, w1, w2, w3 = tl.philox(seed, block, id_low, id_high, 1)  # 1: noise.STREAM_WEIGHTS
+    w0, w1, w2, w3 = tl.philox(seed, block, id_low, id_high, 1)  # 1: spec.STREAM_WEIGHTS
     # The last axis of a join is the faster one: even and odd words first, then low and high halves, is element order.
     words = tl.join(tl.join(w0, w2), tl.join(w1, w3))
     u = tl.reshape(tl.join(words & 0xFFFF, words >> 16), [block.shape[0], 8])
@@ -46,7 +44,7 @@ def nearest_even_bf16(x: tl.tensor) -> tl.tensor:
     return tl.where(x == x, rounded, 0x7FC0).to(tl.uint16)
 
 
-# No value of an integer changes the code: three dtypes, aligned or not, are all kernels that are ever compiled.
+# No integer's value changes the code: only six kernels are ever compiled, three dtypes times aligned or not.
 INTEGERS = ("n_terms", "tensor", "first", "length", "stride", "row_blocks", "n_blocks")
 
 
@@ -91,7 +89,7 @@ def write_kernel(
     for term in range(n_terms):
         drawn = epsilon_kernel(table, tensor, tl.load(seeds + term), block)
         total = total + tl.load(coefficients + term) * drawn
-    # What is read and written once goes around the first-level cache, which the table needs.
+    # Weights are read and written once, so they bypass the first-level cache, which the table needs.
     weight = tl.load(center + place, mask=inside, other=0.0, cache_modifier=".cg") + total
     if BF16:
         tl.store(out + place, nearest_even_bf16(weight), mask=inside, cache_modifier=".cs")
@@ -100,10 +98,10 @@ def write_kernel(
 
 
 def write(out: Tensor, center: Tensor, move: Move, tensor: int, first: int = 0, stride: int | None = None) -> None:
-    """Write fl(center + Σ cᵢεᵢ), cast once to nearest even, into `out`: `noise.write` on a device, for three dtypes.
+    """Write fl(center + Σ cᵢεᵢ), cast once to nearest even, into `out`: `cpu.write` on a device, for three dtypes.
 
     Both are contiguous, on one device and of equal shape (rows, cols) or (cols,); `center` is fp32 and may be `out`;
-    `first` and `stride` as in `noise.reference`. Asynchronous, on the current stream. A NaN becomes some NaN.
+    `first` and `stride` as in `spec.reference`. Asynchronous, on the current stream. A NaN becomes some NaN.
     """
     assert out.shape == center.shape, (out.shape, center.shape)
     assert out.device == center.device, (out.device, center.device)
@@ -144,7 +142,7 @@ def write(out: Tensor, center: Tensor, move: Move, tensor: int, first: int = 0, 
 
 
 def _on(device: torch.device) -> "torch.cuda.device":
-    """Make `device` current: Triton launches where CUDA stands, not where its arguments lie."""
+    """Make `device` current: Triton launches on the current device, not on that of its arguments."""
     return torch.cuda.device(device if device.type == "cuda" else -1)
 
 

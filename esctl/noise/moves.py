@@ -1,6 +1,6 @@
-"""What a step is, before anyone touches a weight: arithmetic on (seed, coefficient) pairs.
+"""A step before it touches a weight: arithmetic on (seed, coefficient) pairs, and the seeds that runs use.
 
-Leaves the meaning of a seed to `noise`, and the weights to `engines`. No torch and no NumPy here.
+`spec` defines what a seed means. Imports neither torch nor NumPy.
 """
 
 import hashlib
@@ -56,10 +56,10 @@ EMPTY = Move()
 
 @dataclass(frozen=True)
 class Round:
-    """What to evaluate next: every candidate is fl(fl(θ + center) + candidate)."""
+    """The candidates to evaluate next: each is fl(fl(θ + center) + candidate)."""
 
     generation: int
-    index: int  # within the generation; both rounds of a two-round method see the same prompts
+    index: int  # within the generation; all rounds of a generation use the same prompts
     center: Move
     candidates: tuple[Move, ...]
 

@@ -1,6 +1,6 @@
 """What a seed means: noise version 1, ε(seed, tensor name, element index), in words, constants and a short reference.
 
-The kernels in `cpu` and `gpu` are held to `reference_write` bit for bit.
+Tests hold the kernels in `cpu` and `gpu` to `reference_write` bit for bit.
 
 Version 1
     key      (seed mod 2³², seed div 2³²)
@@ -37,7 +37,8 @@ MULTIPLIER_0, MULTIPLIER_1 = 0xD2511F53, 0xCD9E8D57
 WEYL_0, WEYL_1 = 0x9E3779B9, 0xBB67AE85
 ROUNDS = 10
 # The same as words that numpy and numba compute with.
-LOW_WORD, WORD_BITS = np.uint64(0xFFFFFFFF), np.uint64(32)
+LOW_WORD = np.uint64(0xFFFFFFFF)
+WORD_BITS = np.uint64(32)
 M0, M1, W0, W1 = (np.uint64(c) for c in (MULTIPLIER_0, MULTIPLIER_1, WEYL_0, WEYL_1))
 
 Float32 = NDArray[np.float32]
@@ -79,11 +80,12 @@ def philox(counter: tuple[Words, Words, Words, Words], key: tuple[int, int]) -> 
 def reference(seed: int, tensor: int, rows: int, cols: int, first: int = 0, stride: int | None = None) -> Float32:
     """ε as float32[rows, cols], element [r, c] being number first + r·stride + c of its tensor: the specification.
 
-    `stride` is the canonical row length, cols unless only some columns are asked for.
+    `stride` is the canonical row length: cols, unless these are only some of the columns.
     """
     row_starts = first + np.arange(rows)[:, None] * (cols if stride is None else stride)
     element = row_starts + np.arange(cols)
-    block, half = (element // BLOCK).astype(np.uint64), element % BLOCK
+    block = (element // BLOCK).astype(np.uint64)
+    half = element % BLOCK
     id_low, id_high = np.uint64(tensor & 0xFFFFFFFF), np.uint64(tensor >> 32)
     words = philox((block, id_low, id_high, np.uint64(STREAM_WEIGHTS)), (seed & 0xFFFFFFFF, seed >> 32))
     bits = np.choose(half // 2, words) >> (half % 2 * 16).astype(np.uint64)
@@ -91,7 +93,7 @@ def reference(seed: int, tensor: int, rows: int, cols: int, first: int = 0, stri
 
 
 def reference_write(center: Float32, move: Move, tensor: int, first: int = 0, stride: int | None = None) -> Float32:
-    """fl(center + Σ cᵢεᵢ) for a center of shape (rows, cols) or (cols,): the specification that every kernel meets."""
+    """fl(center + Σ cᵢεᵢ) for a center of shape (rows, cols) or (cols,): what every kernel must give."""
     rows, cols = np.atleast_2d(center).shape
     terms = [np.float32(c) * reference(seed, tensor, rows, cols, first, stride) for seed, c in move.terms]
     if not terms:

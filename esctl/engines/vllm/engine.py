@@ -19,11 +19,12 @@ from typing_extensions import override
 
 from esctl.engines import GIB, Engine, EngineSpec, OnCandidate, Samples, Sampling, Seeds, TokenIds
 from esctl.engines.candidates import each_candidate
-from esctl.engines.checkpoint import Checkpoint, dtype_name, grouped, serving_dtype
+from esctl.engines.checkpoint import Checkpoint, grouped, serving_dtype
 from esctl.engines.process import Held, held_here, process_kept, random_states_kept, stdout_kept, use_threads
 from esctl.engines.vllm.patches import close_groups_of_one, llvmlite_hidden
 from esctl.engines.vllm.processes import RankProcesses
 from esctl.engines.vllm.ranks import Ranks
+from esctl.engines.weights.dtypes import dtype_name
 from esctl.engines.weights.model import canonical_shapes, check_model
 from esctl.errors import EngineError, UsageError
 from esctl.noise.moves import Move, Round

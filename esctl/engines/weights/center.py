@@ -1,7 +1,4 @@
-"""The fp32 center θ on the host, by canonical name: how it is loaded, moved, staged, and written to files.
-
-Leaves the live weights, and how a canonical tensor maps onto them, to the engines; what a seed means to `noise`.
-"""
+"""The fp32 center θ on the host, by canonical name: how it is loaded, staged, moved, hashed, and written to files."""
 
 import hashlib
 import json
@@ -18,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from esctl import faults
+from esctl.engines.weights.dtypes import torch_dtype
 from esctl.engines.weights.files import entries, header, read_into, stored_tensors
 from esctl.errors import EngineError, unwritable
 from esctl.noise import cpu, spec
@@ -43,10 +41,10 @@ tensor_id = lru_cache(maxsize=None)(spec.tensor_id)
 
 
 class Center:
-    """θ as one fp32 buffer on the host, and a second one for θ' = fl(θ + Σ probe) where a method stages it.
+    """θ as one fp32 buffer on the host, and a second one for θ' = fl(θ + Σ probe) where a method probes.
 
-    The tensors are those that `save_pretrained` writes: tied ones once, no buffers, no padding rows. They lie in the
-    buffer in the order of `names`, which is sorted by code point; so do the bytes of a hash or a file.
+    The tensors are those that `save_pretrained` writes: tied ones once, no buffers, no padding rows. The buffer, hashes
+    and files hold them in the order of `names`, which is sorted by code point.
     """
 
     def __init__(self, shapes: Mapping[str, tuple[int, ...]], probes: bool = False) -> None:
@@ -58,7 +56,7 @@ class Center:
         ends = np.cumsum([math.prod(shape) for shape in self.shapes.values()], dtype=np.int64).tolist()
         self._spans = dict(zip(self.names, map(slice, [0, *ends[:-1]], ends), strict=True))
         self._staged = self._theta
-        self._in_probe = EMPTY  # the move whose θ' the second buffer holds
+        self._in_probe = EMPTY  # the move that the second buffer has added to θ
 
     @classmethod
     def load(cls, model: Path | str, probes: bool = False) -> "Center":
@@ -99,7 +97,7 @@ class Center:
     def stage(self, move: Move) -> None:
         """Put θ' = fl(θ + Σ cᵢεᵢ) under the candidates to come; the empty move stages θ itself, without a copy.
 
-        Staging the same move again is free until θ moves: a round may come in pieces.
+        Staging the same move again is free until θ moves, because a round may arrive in pieces.
         """
         self.unstage()
         if not move.terms:
@@ -107,7 +105,7 @@ class Center:
         if self._probe is None:
             self._probe = np.zeros(self.dim, np.float32)
         if self._in_probe != move:
-            self._in_probe = EMPTY  # while it is written
+            self._in_probe = EMPTY  # until it is written whole
             self._write(self._probe, move)
             self._in_probe = move
         self._staged = self._probe
@@ -150,7 +148,7 @@ class Center:
         self._write(self._theta, move)
 
     def _forget_probe(self) -> None:
-        """Let the next `stage` write θ' anew: θ is about to change."""
+        """Make the next `stage` write θ' again, because θ is about to change."""
         self.unstage()
         self._in_probe = EMPTY
 
@@ -237,8 +235,7 @@ def cast(values: Float32, dtype: str) -> "Tensor":
     """`values` rounded once, to nearest even, to a serving dtype by name; the same memory where that is float32."""
     import torch
 
-    target = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}[dtype]
-    return torch.from_numpy(values).to(target)
+    return torch.from_numpy(values).to(torch_dtype(dtype))
 
 
 @contextmanager

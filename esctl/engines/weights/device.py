@@ -28,7 +28,7 @@ class Part:
     """One piece of a canonical tensor, where the model reads it."""
 
     piece: Piece
-    live: Tensor  # [rows, columns] or [rows], in the serving dtype, at an address that stays
+    live: Tensor  # [rows, columns] or [rows], in the serving dtype; its address never changes
 
     def write(self, out: Tensor, center: Tensor, move: Move) -> None:
         """`out` = fl(center + Σ cᵢεᵢ), cast once to its dtype."""
@@ -40,10 +40,10 @@ class Part:
 
 
 class DeviceCenter:
-    """θ, and θ' where a method stages it, in as many fp32 tensors as there are parts; 4 bytes per weight each.
+    """θ, and θ' where a method probes, as one fp32 tensor per part; 4 bytes per weight each.
 
-    Every write is one pass per part, and waits for nothing. The center on the host is brought up to date when it is
-    read. Where the parts are not the whole model (tensor parallelism), it moves along by itself, on the CPU.
+    Every write is one asynchronous pass per part. The center on the host is updated when it is read. Where the parts
+    are not the whole model (tensor parallelism), the host commits every move itself, on the CPU.
     """
 
     def __init__(self, host: Center, parts: Sequence[Part]) -> None:
@@ -51,7 +51,7 @@ class DeviceCenter:
         self._theta = [torch.empty_like(part.live, dtype=torch.float32) for part in parts]
         self._probe: list[Tensor] = []
         self._staged = self._theta
-        self._in_probe = EMPTY  # the move whose θ' the second set of tensors holds
+        self._in_probe = EMPTY  # the move that the second set of tensors has added to θ
         self._whole = sum(part.live.numel() for part in parts) == host.dim
         self._ahead = False  # of the host
         self.load()
@@ -80,7 +80,7 @@ class DeviceCenter:
         if not self._probe:
             self._probe = [torch.empty_like(theta) for theta in self._theta]
         if self._in_probe != move:
-            self._in_probe = EMPTY  # while it is written
+            self._in_probe = EMPTY  # until it is written whole
             for part, theta, probe in zip(self._parts, self._theta, self._probe, strict=True):
                 part.write(probe, theta, move)
             self._in_probe = move
@@ -106,7 +106,7 @@ class DeviceCenter:
             self._host.commit(move)
 
     def _forget_probe(self) -> None:
-        """Let the next `stage` write θ' anew: θ is about to change."""
+        """Make the next `stage` write θ' again, because θ is about to change."""
         self.unstage()
         self._in_probe = EMPTY
 
@@ -161,9 +161,9 @@ class WrittenWeights(ABC):
 
 
 def open_on_device(host: Center, parts: Sequence[Part], probes: bool, where: Where) -> DeviceCenter | None:
-    """A center beside the live tensors, unless `where` is host; None where those are in host memory themselves.
+    """A center on the device of the live tensors; None where `where` is host, or where the tensors are in host memory.
 
-    `auto` is None too where Triton is not installed or room is short; `device` is then refused by an EngineError.
+    Without Triton, or with too little free memory, `auto` gives None and `device` raises EngineError.
     """
     if where == "host" or not all(part.live.is_cuda for part in parts):
         return None
@@ -174,7 +174,7 @@ def open_on_device(host: Center, parts: Sequence[Part], probes: bool, where: Whe
 
 
 def _obstacle(parts: Sequence[Part], probes: bool) -> str:
-    """Why θ cannot lie on the device, and what to do about it; empty where it can."""
+    """Why θ does not fit on the device, and what to do about it; empty where it does."""
     if importlib.util.find_spec("triton") is None:
         return "Triton, which writes it, is not installed: pip install triton"
     free, _ = torch.cuda.mem_get_info(parts[0].live.device)

@@ -8,13 +8,12 @@ import json
 import math
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-NAMES: Final = {"float32": "F32", "bfloat16": "BF16", "float16": "F16"}  # as the format spells dtypes
-SIZES: Final = {"F32": 4, "BF16": 2, "F16": 2}
+from esctl.engines.weights.dtypes import BY_NAME, BY_STORED
 
 
 class Stored(NamedTuple):
@@ -29,10 +28,11 @@ class Stored(NamedTuple):
 def header(shapes: Mapping[str, tuple[int, ...]], dtype: str) -> bytes:
     """The length-prefixed JSON that opens a file, padded so that the data begins on 8 bytes."""
     described: dict[str, object] = {"__metadata__": {"format": "pt"}}
+    written = BY_NAME[dtype]
     begin = 0
     for name, shape in shapes.items():
-        end = begin + SIZES[NAMES[dtype]] * math.prod(shape)
-        described[name] = {"dtype": NAMES[dtype], "shape": shape, "data_offsets": [begin, end]}
+        end = begin + written.itemsize * math.prod(shape)
+        described[name] = {"dtype": written.stored, "shape": shape, "data_offsets": [begin, end]}
         begin = end
     text = json.dumps(described, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
@@ -77,7 +77,7 @@ def entries(path: Path) -> dict[str, Stored]:
         name: Stored(path, entry["dtype"], tuple(entry["shape"]), 8 + length + entry["data_offsets"][0])
         for name, entry in described.items()
     }
-    ends = [stored.offset + SIZES[stored.dtype] * math.prod(stored.shape) for stored in found.values()]
+    ends = [stored.offset + BY_STORED[stored.dtype].itemsize * math.prod(stored.shape) for stored in found.values()]
     if path.stat().st_size != max(ends, default=8 + length):
         raise ValueError("cut off")
     return found

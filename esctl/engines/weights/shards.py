@@ -1,7 +1,7 @@
 """Which rectangle of a canonical tensor one rank of a tensor-parallel group holds, and where in its live tensor.
 
-Leaves it to the engines which layer is split in which way. Pure arithmetic: element numbers are those of the canonical
-tensor, so every rank draws the whole tensor's noise, and ranks that hold the same rows hold the same bits.
+Pure arithmetic. Element numbers are those of the canonical tensor, so every rank draws the noise of the whole tensor,
+and ranks that hold the same rows hold the same bits. The engine decides which layer is partitioned in which way.
 """
 
 import math
@@ -18,7 +18,7 @@ class Share:
 
 
 class Partition(Enum):
-    """How a layer deals its tensors out to the ranks; the names of Megatron-LM (arXiv 1909.08053), by what is cut."""
+    """What of a tensor is divided among ranks; the terms of Megatron-LM (arXiv 1909.08053) follow."""
 
     WHOLE = "every rank holds all of it"
     ROWS = "column-parallel: outputs, in whole heads where there are heads"

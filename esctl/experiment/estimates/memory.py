@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from esctl.engines import OWN_ROLLOUTS
+from esctl.engines.weights import dtypes
 from esctl.errors import RunError, UsageError
 from esctl.experiment.loading import read_recipe
 from esctl.experiment.recipe import Recipe
@@ -21,8 +22,8 @@ from esctl.runs.directory import RunDir, find_runs
 from esctl.runs.records import Peak, RunRecord
 
 FP32 = 4  # bytes; master weights, gradients, Adam's moments, centers
-ITEMSIZE = {"fp32": 4, "bf16": 2, "fp16": 2}
-DTYPES = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}  # a recipe's names
+ITEMSIZE = {dtype.short: dtype.itemsize for dtype in dtypes.DTYPES}
+DTYPES = {dtype.name: dtype.short for dtype in dtypes.DTYPES}  # from the names in a recipe
 LOGIT_CHUNK = 1024  # tokens, the default of PPO's `logit_chunk`
 TILE = (4096, 32768)  # tokens and vocabulary of the logits that TRL's GRPO computes at once
 # What lies in host memory where the served weights lie on a GPU: the center, unless it is to lie there too. Then it has
