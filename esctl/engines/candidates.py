@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Protocol, TypeVar
 
+from esctl import interrupts
 from esctl.noise.moves import Move, Round
 
 T = TypeVar("T")
@@ -38,12 +39,17 @@ def each_candidate(
     try:
         weights.stage(round_.center)
         for index, candidate in enumerate(round_.candidates):
+            # A write frees many packed matrices, and Python drops an interrupt that arrives in a destructor.
+            interrupts.check()
             weights.write(candidate)
+            interrupts.check()
             results.append(evaluate())
+            interrupts.check()
             if done is not None:
                 done(index, results[-1])
         whole = True
     finally:
         if not (whole and stay):
             weights.restore()
+    interrupts.check()
     return results

@@ -13,6 +13,7 @@ from heapq import heappop, heappush
 from pathlib import Path
 from typing import TYPE_CHECKING, Generic, TypeVar
 
+from esctl import interrupts
 from esctl.engines import Engine, EngineSpec
 from esctl.engines.fleet.cluster import Cluster
 from esctl.engines.fleet.replica import Opened
@@ -239,6 +240,7 @@ class WorkerPool:
         begun = time.monotonic()
         found = False
         while not found:
+            interrupts.check()
             if self._cluster.lost():
                 raise EngineError(f"Ray on this machine died (killed, or out of memory); {GO_ON}")
             if not answers and time.monotonic() - begun > STARTING_SECONDS:
