@@ -1,4 +1,4 @@
-"""Commands as README.md and docs/ give them; what is done with them is left to the tests."""
+"""Commands, links, code blocks and tables as README.md, CONTRIBUTING.md and docs/ give them."""
 
 import re
 import shlex
@@ -7,8 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+COPIED = re.compile(
+    r"^```(?P<language>\w*)\n(?P<block>.*?)^```$|^\| `(?P<row>esctl [^`]*)` \|", re.DOTALL | re.MULTILINE
+)
+PLACEHOLDER = re.compile(r"\b[A-Z]{3,}\b")
 SHELL = ("", "bash", "sh", "console")  # languages of blocks whose lines are typed into a shell
 INLINE = re.compile(r"`((?:esctl|make|python bench/|bench/)[ \w][^`]*)`")
 USAGE = re.compile(r"^    (esctl .*)$", re.MULTILINE)
@@ -29,14 +33,21 @@ class Command:
 
 
 def typed() -> list[Command]:
-    """Every line of every shell block, in order: what a reader copies."""
-    return [
-        command
-        for page in PAGES
-        for language, block in FENCE.findall(page.read_text())
-        if language in SHELL
-        for command in _lines(page.name, block)
-    ]
+    """What a reader copies, in order: every line of every shell block, and commands that begin a row of a table."""
+    return [command for page in PAGES for command in _typed(page)]
+
+
+def _typed(page: Path) -> list[Command]:
+    blocks, found = list[Command](), list[Command]()
+    for match in COPIED.finditer(page.read_text()):
+        row = match["row"]
+        if row is None and match["language"] in SHELL:
+            blocks += (lines := list(_lines(page.name, match["block"])))
+            found += lines
+        elif row is not None and not PLACEHOLDER.search(row):
+            found.append(Command(page.name, row))
+    shown = {command.text for command in blocks}  # a row that a block shows too is typed once
+    return [c for c in found if c in blocks or c.text not in shown]
 
 
 def mentioned() -> list[Command]:

@@ -1,32 +1,37 @@
-"""The README's own task: its function and its command, as they stand there, train."""
+"""The README's own task: its files and its commands, word for word, train."""
 
 import json
 import os
-import re
 import shlex
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
+from documented import FENCE, ROOT
 
-README = (Path(__file__).parents[2] / "README.md").read_text()
-SECTION = README[README.index("### Your own task") :].split("\n## ")[0]
-BLOCKS = dict(re.findall(r"^```(\w*)\n(.*?)^```$", SECTION, re.DOTALL | re.MULTILINE))
-SMALL = ["--engine=transformers", "--generations=1", "--set=prompts=4", "--set=method.population=2"]
+README = (ROOT / "README.md").read_text()
+SECTION = README[README.index("## Your task") :].split("\n## ")[0]
+[MAKE_SUMS, BRIEF] = [block for language, block in FENCE.findall(SECTION) if language == "python"]
+[COMMANDS] = [block.splitlines() for language, block in FENCE.findall(SECTION) if language == ""]
+SMALL = ["--engine=transformers", "--generations=1", "--set=prompts=16", "--set=method.population=2"]
 QUIET = ["--set=eval.every=0", "--set=eval.final=null"]
 
 
-@pytest.mark.slow
-def test_the_readmes_own_task_trains(tmp_path):
-    first = json.loads(BLOCKS["json"])
-    rows = [{**first, "question": f"Tom has {i} pens. 4 come. How many pens now?"} for i in range(3, 43)]
-    (tmp_path / "sums.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    (tmp_path / "brief.py").write_text(BLOCKS["python"])
-    program, *arguments = shlex.split(BLOCKS[""])
-    assert program == "esctl"
-    command = [sys.executable, "-m", "esctl", *arguments, *SMALL, *QUIET]
-    done = subprocess.run(command, cwd=tmp_path, env=os.environ, capture_output=True, text=True)
+def run(words, folder):
+    done = subprocess.run([sys.executable, *words], cwd=folder, env=os.environ, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    [*_, last] = map(json.loads, (tmp_path / "runs" / "own" / "scores.jsonl").read_text().splitlines())
-    assert last["score"] < last["parts"]["strict"]  # every character costs
+    return done.stdout
+
+
+@pytest.mark.slow
+def test_the_own_task_of_the_readme_trains(tmp_path):
+    (tmp_path / "make_sums.py").write_text(MAKE_SUMS)
+    (tmp_path / "brief.py").write_text(BRIEF)
+    python, script, arrow, data = shlex.split(COMMANDS[0])
+    assert (python, arrow) == ("python", ">")
+    (tmp_path / data).write_text(run([script], tmp_path))
+    program, *arguments = shlex.split(COMMANDS[1])
+    assert program == "esctl"
+    run(["-m", "esctl", *arguments, *SMALL, *QUIET], tmp_path)
+    records = [json.loads(line) for line in (tmp_path / "runs" / "own" / "scores.jsonl").read_text().splitlines()]
+    assert all(r["score"] < r["parts"]["strict"] for r in records)  # every character costs
