@@ -9,7 +9,7 @@ export OMP_NUM_THREADS ?= 1
 export HF_HUB_OFFLINE ?= 1
 export VLLM_NO_USAGE_STATS = 1
 
-.PHONY: demo reproduce-table test check install lock lint tiny-model clean help
+.PHONY: demo reproduce-table test check install lock lint tiny-model reference clean help
 .DEFAULT_GOAL := help
 
 help:  ## this list
@@ -72,6 +72,9 @@ lint: install  ## ruff and mypy
 
 tiny-model: install  ## train the embedded model again from its text
 	$(BIN)/python tools/make_tiny_model.py
+
+reference: install  ## write docs/reference/ from the code
+	$(BIN)/python tools/make_reference.py
 
 clean:  ## remove what `make` built; run directories stay
 	rm -rf .venv build dist *.egg-info .pytest_cache .ruff_cache .mypy_cache

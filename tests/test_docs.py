@@ -1,7 +1,9 @@
 """The pages stay true: links lead somewhere, numbers are those of committed results, recipes say what they claim."""
 
 import csv
+import importlib.util
 import re
+import sys
 from pathlib import Path
 
 import pytest
@@ -73,6 +75,15 @@ def test_every_interval_is_in_the_committed_results(page):
     prose = re.sub(r"^\| `esctl .*$", "", prose, flags=re.MULTILINE)  # what a single run prints
     committed = (RESULTS / "report.md").read_text() + (RESULTS / "table.md").read_text()
     assert [found for found in INTERVAL.findall(" ".join(prose.split())) if found not in committed] == []
+
+
+def test_the_reference_pages_are_those_that_the_code_gives():
+    spec = importlib.util.spec_from_file_location("make_reference", ROOT / "tools" / "make_reference.py")
+    make = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = make
+    spec.loader.exec_module(make)
+    for name, page in make.PAGES.items():
+        assert (make.FOLDER / name).read_text() == page(), "run `make reference`"
 
 
 # A recipe is a claim
