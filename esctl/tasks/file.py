@@ -1,39 +1,44 @@
-"""Any data of one's own: a file, a folder or a hub data set with a question and an answer column."""
+"""The user's own data: a file, a folder or a hub data set with a question column and an answer column."""
 
 import re
+import unicodedata
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from esctl.errors import TaskError, UsageError
 from esctl.tasks import TEST, TRAIN, VALIDATION, Columns, Grade, Limits, Problem
 from esctl.tasks.data import (
+    VALIDATION_PERCENT,
     Fields,
     Row,
     find_file,
-    from_file,
     from_hub,
     hub_splits,
-    is_held_out,
     percentile,
     pick,
+    refuse_copies,
     refuse_shared,
+    refuse_two_golds,
     refuse_unknown,
 )
 from esctl.tasks.grading.answers import MARK, READ, grade_number, number, strict_number
 from esctl.tasks.grading.boxes import BoxGrader
 from esctl.tasks.prompts import GSM8K_PROMPT, MATH_PROMPT, TEXT_PROMPT
+from esctl.tasks.rows import read_rows
 
-ALL = "all"  # a single file whole, to be evaluated on and never trained on
-TEST_FROM = 90  # a single file: percentiles from here on are test, below it train and validation
+ALL = "all"  # the whole of a single file, for evaluation only
+TEST_FROM = 90  # a single file: percentiles from here on are test
 SYSTEM = {"number": GSM8K_PROMPT, "boxed": MATH_PROMPT, "text": TEXT_PROMPT}
+# A split may share no question with the parts named here: what is chosen or trained on one must not be in the other.
+HELD_OUT_FROM = {TRAIN: (TEST, VALIDATION), VALIDATION: (TEST,)}
 HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 
 
 @dataclass(frozen=True)
 class Part:
-    """The rows of one split as they lie: a local file, or a split of a hub data set."""
+    """The stored rows of one split: a local file, or a split of a hub data set."""
 
     data: str
     split: str
@@ -42,40 +47,72 @@ class Part:
     def read(self, fields: Fields) -> list[Row]:
         """Its rows; raises TaskError where they are missing or malformed."""
         if self.path is not None:
-            return pick(from_file(self.path), fields, str(self.path))
+            return pick(read_rows(self.path), fields, str(self.path))
         return pick(from_hub(self.data, None, self.split), fields, f"{self.data} {self.split}")
 
 
-class FileTask:
-    """Questions and answers from columns that the recipe names, graded by `task.grader`.
+@dataclass(frozen=True)
+class Share:
+    """The problems of a part whose percentile, a hash of the question, is in a range."""
 
-    A folder (or hub data set) has the splits that it has files for, and validation is carved from train where it has
-    none. A single file is divided by a hash of the question, some 84/6/10 %; its split `all` is the whole.
+    part: str
+    first: int = 0
+    end: int = 100
+
+    def holds(self, problem: Problem) -> bool:
+        """Whether the problem is in the range."""
+        return self.first <= percentile(problem) < self.end
+
+
+def shares(parts: Iterable[str]) -> dict[str, Share]:
+    """Where each split comes from.
+
+    parts                      | train          | validation    | test          | all
+    a single file              | all, 7 to 89   | all, 0 to 6   | all, 90 to 99 | all
+    train without validation   | train, 7 to 99 | train, 0 to 6 | its own       | -
+    any other                  | its own        | its own       | its own       | -
+    """
+    own = {part: Share(part) for part in parts}
+    if ALL in own:
+        train = Share(ALL, VALIDATION_PERCENT, TEST_FROM)
+        return {**own, TRAIN: train, VALIDATION: Share(ALL, 0, VALIDATION_PERCENT), TEST: Share(ALL, TEST_FROM)}
+    if TRAIN in own and VALIDATION not in own:
+        return {**own, TRAIN: Share(TRAIN, VALIDATION_PERCENT), VALIDATION: Share(TRAIN, 0, VALIDATION_PERCENT)}
+    return own
+
+
+class FileTask:
+    """Questions and answers from the columns that the recipe names, graded by `task.grader`; `shares` has the splits.
+
+    A question may stand once in a file: a copy would count as one more independent problem, and make intervals too
+    narrow. Two questions are the same where they differ in case, spacing and Unicode form alone.
     """
 
     name = "file"
     version = 1
 
     def __init__(self, data: str, columns: Columns, limits: Limits | None = None) -> None:
-        self._data, self._fields, self._grader = data, _fields(columns), columns.grader or "number"
+        self._data = data
+        self._fields = _fields(columns)
+        self._grader = columns.grader or "number"
         if self._grader not in SYSTEM:
             raise UsageError(f"task.grader: no grader {self._grader}; choose {', '.join(SYSTEM)}")
         self.system = SYSTEM[self._grader]
         self._parts = find_parts(data)
-        carved = (VALIDATION,) if TRAIN in self._parts else (TRAIN, VALIDATION, TEST) if ALL in self._parts else ()
-        self.splits: tuple[str, ...] = tuple(dict.fromkeys((*self._parts, *carved)))
+        self._shares = shares(self._parts)
+        self.splits: tuple[str, ...] = tuple(self._shares)
         self.trainable: tuple[str, ...] = (TRAIN,) if TRAIN in self.splits else ()
         self._boxes = BoxGrader(limits or Limits())
 
     def problems(self, split: str) -> tuple[Problem, ...]:
-        """All problems of a split; raises TaskError where data is missing, empty, or leaks from train to test."""
+        """All problems of a split; raises TaskError where data is missing, empty, or in two splits."""
         refuse_unknown(f"{self.name} {self._data}", split, self.splits)
-        whole = self._read(split if split in self._parts else TRAIN if TRAIN in self._parts else ALL)
-        if split == TRAIN and TEST in self._parts:
-            refuse_shared(whole, self._read(TEST))
-        if split == TRAIN and VALIDATION in self._parts:
-            refuse_shared(whole, self._read(VALIDATION))
-        chosen = tuple(p for p in whole if split in (ALL, self._share(p, split)))
+        share = self._shares[split]
+        whole = self._read(share.part)
+        for other in HELD_OUT_FROM.get(split, ()):
+            if other in self._parts:
+                refuse_shared(whole, self._read(other), (share.part, other))
+        chosen = tuple(p for p in whole if share.holds(p))
         if not chosen:
             raise TaskError(
                 f"task.data: {self._data}: too few rows to carve {split} from; give more, or a folder of splits"
@@ -90,20 +127,15 @@ class FileTask:
         one = grade_number if self._grader == "number" else grade_text
         return [one(gold, text) for gold, text in zip(golds, texts, strict=True)]
 
-    def _share(self, problem: Problem, split: str) -> str:
-        """The split that a problem falls to, where `split` is carved or was carved from."""
-        if ALL in self._parts and percentile(problem) >= TEST_FROM:
-            return TEST
-        if split in self._parts and (split != TRAIN or VALIDATION in self._parts):
-            return split
-        return VALIDATION if is_held_out(problem) else TRAIN
-
     def _read(self, part: str) -> tuple[Problem, ...]:
+        where = f"{self._data} {part}"
         rows = self._parts[part].read(self._fields)
         problems = [self._problem(part, place, row) for place, row in enumerate(rows)]
         twice = [name for name, n in Counter(p.id for p in problems).items() if n > 1]
         if twice:
-            raise TaskError(f"task.data: {self._data} {part}: {len(twice)} ids stand twice, such as {twice[0]!r}")
+            raise TaskError(f"task.data: {where}: {len(twice)} ids are used twice, such as {twice[0]!r}")
+        refuse_two_golds(problems, where)
+        refuse_copies(problems, where)
         return tuple(problems)
 
     def _problem(self, part: str, place: int, row: Row) -> Problem:
@@ -119,7 +151,7 @@ class FileTask:
 
 
 def find_parts(data: str) -> dict[str, Part]:
-    """What there is at a path or hub id, by split; raises TaskError where there is nothing."""
+    """The stored parts at a path or hub id, by split; raises TaskError where there are none."""
     path = Path(data)
     if path.is_file():
         return {ALL: Part(data, ALL, path)}
@@ -135,22 +167,24 @@ def find_parts(data: str) -> dict[str, Part]:
 
 def grade_text(gold: str, text: str) -> Grade:
     """Strict by the line after the last `####`, flexible by the last line; compared without case and spacing."""
-    _, mark, told = text[-READ:].rpartition(MARK)
-    lines = [line for line in (told if mark else text[-READ:]).splitlines() if line.strip()]
-    answer = _plain(lines[0 if mark else -1]) if lines else None
-    right = answer is not None and answer == _plain(gold)
-    formatted = bool(mark) and answer is not None
-    return Grade(strict=right and formatted, flexible=right, formatted=formatted, answer=answer)
+    _, mark, rest = text[-READ:].rpartition(MARK)
+    lines = [line for line in rest.splitlines() if line.strip()]
+    if not lines:
+        return Grade(strict=False, flexible=False, formatted=False, answer=None)
+    answer = _plain(lines[0] if mark else lines[-1])
+    right = answer == _plain(gold)
+    return Grade(strict=right and bool(mark), flexible=right, formatted=bool(mark), answer=answer)
 
 
 def _plain(text: str) -> str:
-    return " ".join(text.casefold().split()).strip(" .*_`\"'")
+    """A text without case, spacing and Unicode form, so that é is é however it is composed."""
+    return " ".join(unicodedata.normalize("NFC", text.casefold()).split()).strip(" .*_`\"'")
 
 
 def _fields(columns: Columns) -> Fields:
     needed = {"question": (columns.question or "question",), "answer": (columns.answer or "answer",)}
     named = {"id": columns.id, "difficulty": columns.difficulty, "solution": columns.solution}
     for field, column in named.items():
-        if column is not None:  # a column that is named must be there
+        if column is not None:  # a column that the recipe names must exist
             needed[field] = (column,)
     return Fields(needed, {field: () for field, column in named.items() if column is None})

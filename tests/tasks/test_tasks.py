@@ -171,7 +171,7 @@ def test_a_task_that_cannot_be_opened_says_why(spec, message):
         ("gsm8k", {"train.jsonl": ""}, "train.jsonl: no rows"),
         ("gsm8k", {"train.jsonl": '{"question": "?"}\n'}, "no column answer for the answer; it has question"),
         ("gsm8k", {"train.jsonl": '{"question": "?", "answer": "3"}\n'}, "train-0: no '#### number' in its answer '3'"),
-        ("gsm8k", {"train.jsonl": '{"question": "?", "answer"\n'}, "train.jsonl: cannot be read as json"),
+        ("gsm8k", {"train.jsonl": '{"question": "?", "answer"\n'}, "train.jsonl: line 1: not JSON"),
         ("gsm8k", {"train.jsonl": '{"question": "", "answer": "#### 1"}\n'}, "row 1 has no question"),
         (
             "math",
@@ -294,7 +294,7 @@ def test_a_column_that_is_named_must_be_there(tmp_path):
 
 def test_ids_that_stand_twice_are_refused(tmp_path):
     write(tmp_path / "test.jsonl", [{"question": q, "answer": "1", "id": "x"} for q in "ab"])
-    with pytest.raises(TaskError, match="1 ids stand twice, such as 'x'"):
+    with pytest.raises(TaskError, match="1 ids are used twice, such as 'x'"):
         open_task(TaskSpec("file", str(tmp_path), Columns(id="id"))).problems(TEST)
 
 
