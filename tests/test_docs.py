@@ -44,7 +44,11 @@ def test_the_index_lists_every_page():
 
 def rows_of(text: str) -> list[list[str]]:
     """The cells of every row of a page's tables."""
-    return [[cell.strip() for cell in line.strip("| ").split("|")] for line in text.splitlines() if line[:2] == "| "]
+    return [
+        [cell.strip() for cell in line[1:].rstrip().removesuffix("|").split("|")]
+        for line in text.splitlines()
+        if line[:2] == "| "
+    ]
 
 
 def test_the_table_of_the_readme_is_the_committed_one():
@@ -84,6 +88,11 @@ def test_the_reference_pages_are_those_that_the_code_gives():
     spec.loader.exec_module(make)
     for name, page in make.PAGES.items():
         assert (make.FOLDER / name).read_text() == page(), "run `make reference`"
+
+
+def test_every_key_and_every_metric_has_a_meaning():
+    pages = "".join((ROOT / "docs" / "reference" / name).read_text() for name in ("recipe.md", "metrics.md"))
+    assert [row[0] for row in rows_of(pages) if not row[-1]] == []
 
 
 # A recipe is a claim

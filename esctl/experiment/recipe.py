@@ -32,41 +32,41 @@ class Section(BaseModel):
 class TaskSection(Section):
     """Which problems; the column names are for `name: file`."""
 
-    name: str = "gsm8k"
+    name: str = "gsm8k"  # a task of the table; see docs/tasks.md
     data: str | None = None  # a local file or folder in place of the hub
-    split: str = "train"
-    question: str | None = None
-    answer: str | None = None
-    id: str | None = None
-    difficulty: str | None = None
-    solution: str | None = None
-    grader: str | None = None
+    split: str = "train"  # the problems to train on
+    question: str | None = None  # column of the question; null: `question`
+    answer: str | None = None  # column of the gold answer; null: `answer`
+    id: str | None = None  # column of an identifier
+    difficulty: str | None = None  # column of a group to report accuracy by
+    solution: str | None = None  # column of a reference solution
+    grader: str | None = None  # form of an answer: number, boxed or text; null: number
 
 
 class PromptSection(Section):
     """How a problem is asked."""
 
-    style: Literal["chat", "raw"] = "chat"
-    name: str | None = None  # a named prompt of the task; None is the task's own
-    system: str | None = None  # replaces the system line; "" is none
-    shots: Annotated[int, Field(ge=0)] = 0
+    style: Literal["chat", "raw"] = "chat"  # chat: the template of the tokenizer; raw: plain text
+    name: str | None = None  # a named prompt; null: the task's own
+    system: str | None = None  # replaces the system line; "" is none; null: that of the prompt
+    shots: Annotated[int, Field(ge=0)] = 0  # solved examples before the question
     template: dict[str, bool | int | str] = Field(default_factory=dict)  # switches for the chat template
 
 
 class RewardSection(Section):
     """reward = answer·[strictly right] + format·[formatted], or a user's function."""
 
-    answer: float = 1.0
-    format: float = 0.1
-    function: str | None = None  # package.module:name
+    answer: float = 1.0  # weight of a strictly right answer
+    format: float = 0.1  # weight of the asked-for format
+    function: str | None = None  # package.module:name of a function that replaces both weights
 
 
 class ObjectiveSection(Section):
     """What a member's score is: the mean reward of n samples per prompt, or the unbiased pass@k of them."""
 
-    kind: Literal["mean", "pass@k"] = "mean"
-    n: Count = 1
-    k: Count = 1
+    kind: Literal["mean", "pass@k"] = "mean"  # the mean reward of a candidate's samples, or their unbiased pass@k
+    n: Count = 1  # samples per prompt
+    k: Count = 1  # tries of pass@k
 
     @model_validator(mode="after")
     def _tries_are_samples(self) -> "ObjectiveSection":
@@ -80,19 +80,21 @@ class ObjectiveSection(Section):
 class SamplingSection(Section):
     """How training rollouts are drawn; 0 is greedy."""
 
-    temperature: Annotated[float, Field(ge=0)] = 0.0
-    top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
-    max_tokens: Count = 1024
+    temperature: Annotated[float, Field(ge=0)] = 0.0  # 0 is greedy
+    top_p: Annotated[float, Field(gt=0, le=1)] = 1.0  # nucleus; 1 is all tokens
+    max_tokens: Count = 1024  # new tokens per completion at most
 
 
 class EngineSection(Section):
     """Where and how the model is served; nothing here changes what a seed means."""
 
-    kind: Literal["auto", "vllm", "transformers"] = "auto"
+    kind: Literal["auto", "vllm", "transformers"] = "auto"  # auto is vllm where it is installed
     replicas: Count = 1  # engines side by side, which share the candidates of a round; above 1 through Ray
     threads: Count | Literal["auto"] = "auto"  # of each engine
+    # of the served weights; auto: float32 on a CPU, bfloat16 on a GPU that has it, else float16
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
-    kv_memory: Annotated[float, Field(gt=0)] | Literal["auto"] = "auto"  # GiB
+    # of the KV cache, GiB; auto: up to 2 on a CPU, what is free on a GPU
+    kv_memory: Annotated[float, Field(gt=0)] | Literal["auto"] = "auto"
     tensor_parallel: Count = 1  # ranks that cut each matrix among them, one GPU each; vLLM only
     center: Literal["auto", "device", "host"] = "auto"  # where the fp32 center lies if the model is on a GPU
 
@@ -106,18 +108,18 @@ class EngineSection(Section):
 class EvalSection(Section):
     """Evaluation while training: every so many generations (0: never), on the first n problems of a split."""
 
-    every: Annotated[int, Field(ge=0)] = 10
-    split: str = "validation"
-    n: Count = 256
-    final: str | None = "test"  # a split to evaluate whole, once, with the weights that are kept
+    every: Annotated[int, Field(ge=0)] = 10  # generations between evaluations; 0 is never
+    split: str = "validation"  # the problems to evaluate on
+    n: Count = 256  # how many of them, from the first
+    final: str | None = "test"  # a split to evaluate whole, once, with the kept weights; null is none
 
 
 class GraderSection(Section):
     """Limits for graders that run apart from the trainer."""
 
-    timeout_seconds: Annotated[float, Field(gt=0)] = 5.0
+    timeout_seconds: Annotated[float, Field(gt=0)] = 5.0  # for one answer
     max_failures: Share = 0.01  # share of a round's samples; above it the run stops
-    workers: Count = 2
+    workers: Count = 2  # processes that grade at a time
 
 
 class Recipe(Section):
@@ -126,21 +128,21 @@ class Recipe(Section):
     model_config = ConfigDict(arbitrary_types_allowed=True)
 
     label: str = ""  # row name in tables; rows group by recipe minus seed
-    model: str = EMBEDDED
+    model: str = EMBEDDED  # `embedded`, a folder, a hub id, or a run directory
     task: TaskSection = TaskSection()
     prompt: PromptSection = PromptSection()
     method: AnyMethod
     reward: RewardSection = RewardSection()
     objective: ObjectiveSection = ObjectiveSection()
     generations: Annotated[int, Field(ge=0)] = 500  # for RL: optimizer steps, as the method counts them
-    prompts: Count = 200  # per generation
+    prompts: Count = 200  # problems per generation
     sampling: SamplingSection = SamplingSection()
     engine: EngineSection = EngineSection()
     eval: EvalSection = EvalSection()
     grader: GraderSection = GraderSection()
-    select: Literal["last", "best-validation"] = "last"
+    select: Literal["last", "best-validation"] = "last"  # which weights are kept
     checkpoint_every: Annotated[int, Field(ge=0)] = 0  # cached fp32 centers, or RL's only way back; 0 keeps none
-    seed: Annotated[int, Field(ge=-(2**63), lt=2**63)] = 0
+    seed: Annotated[int, Field(ge=-(2**63), lt=2**63)] = 0  # decides noise, batches and samples
 
     @model_validator(mode="after")
     def _keys_fit_each_other(self) -> "Recipe":

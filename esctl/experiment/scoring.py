@@ -84,9 +84,9 @@ class Objective:
     bracket where the function gives 0 and 1, and the format share is left out, as it is from the mean.
     """
 
-    kind: str = "mean"  # mean | pass@k
+    kind: str = "mean"  # the mean reward of a candidate's samples, or their unbiased pass@k
     n: int = 1  # samples per prompt
-    k: int = 1  # tries
+    k: int = 1  # tries of pass@k
 
     def score(self, samples: Sequence[Scored], reward: Reward) -> float:
         """The score of a candidate from its samples, prompt by prompt, n of each in a row."""

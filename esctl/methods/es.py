@@ -71,11 +71,11 @@ class ES:
 
     probes: ClassVar[bool] = False
 
-    population: int = 30
-    sigma: float = 1e-3
-    alpha: float = 5e-4
-    mirrored: bool = False
-    shaping: Shaping = "z-score"
+    population: int = 30  # members in a generation, N
+    sigma: float = 1e-3  # scale of the noise, σ
+    alpha: float = 5e-4  # step size, α
+    mirrored: bool = False  # evaluate θ ± σε for N/2 seeds
+    shaping: Shaping = "z-score"  # how scores become coefficients
 
     def __post_init__(self) -> None:
         check_population(self.population, self.sigma, self.mirrored)

@@ -36,13 +36,13 @@ class ESSAM:
 
     probes: ClassVar[bool] = True
 
-    population: int = 30
-    sigma: float = 1e-3
-    alpha: float = 5e-4
-    rho: float = 5e-4
-    probe: Probe = "against"
-    mirrored: bool = False
-    shaping: Shaping = "z-score"
+    population: int = 30  # members of each round, N
+    sigma: float = 1e-3  # scale of the noise, σ
+    alpha: float = 5e-4  # step size, α
+    rho: float = 5e-4  # size of the probe, ρ
+    probe: Probe = "against"  # its direction; `flipped` and `random` are controls
+    mirrored: bool = False  # evaluate θ ± σε for N/2 seeds
+    shaping: Shaping = "z-score"  # how scores become coefficients
 
     def __post_init__(self) -> None:
         check_population(self.population, self.sigma, self.mirrored)
@@ -88,13 +88,13 @@ class ESSAMF:
 
     probes: ClassVar[bool] = True
 
-    population: int = 30
-    sigma: float = 1e-3
-    alpha: float = 5e-4
-    probe_population: int = 10
-    probe_norm: float = 5e-4
-    mirrored: bool = False
-    shaping: Shaping = "z-score"
+    population: int = 30  # members of the round at the probe, N
+    sigma: float = 1e-3  # scale of the noise, σ
+    alpha: float = 5e-4  # step size, α
+    probe_population: int = 10  # members of the probing round, K
+    probe_norm: float = 5e-4  # length of the probe, ρ'
+    mirrored: bool = False  # evaluate θ ± σε for N/2 seeds
+    shaping: Shaping = "z-score"  # how scores become coefficients
 
     def __post_init__(self) -> None:
         check_population(self.population, self.sigma, self.mirrored)

@@ -32,24 +32,24 @@ class GRPO:
     """The symbols are those of the module."""
 
     samples: int = 8  # rollouts per prompt, G
-    lr: float = 1e-6
+    lr: float = 1e-6  # learning rate of AdamW
     warmup: int = 0  # steps over which the rate rises linearly from 0
     decay: int = 0  # steps after warm-up over which it falls linearly to 0; 0 keeps it constant
     epochs: int = 1  # passes over the rollouts of a step, μ in the paper
     minibatch: int = 0  # rollouts per optimizer step; 0 is all of the step's
     microbatch: int = 8  # rollouts per forward and backward pass: memory only, but for `loss_type: bnpo`
-    loss_type: Literal["grpo", "dr_grpo", "bnpo", "dapo"] = "grpo"
-    scale_rewards: Literal["group", "batch", "none"] = "group"
-    clip: float = 0.2
-    clip_high: float | None = None
+    loss_type: Literal["grpo", "dr_grpo", "bnpo", "dapo"] = "grpo"  # which mean of token losses
+    scale_rewards: Literal["group", "batch", "none"] = "group"  # what the deviation that divides advantages is of
+    clip: float = 0.2  # ε
+    clip_high: float | None = None  # ε', the upper clip; null: as `clip`
     kl: float = 0.0  # β; 0 needs no reference
-    max_grad_norm: float = 1.0
-    adam_beta1: float = 0.9
-    adam_beta2: float = 0.999
-    adam_epsilon: float = 1e-8
-    weight_decay: float = 0.0
+    max_grad_norm: float = 1.0  # gradients longer than this are scaled down to it
+    adam_beta1: float = 0.9  # AdamW's decay of the mean of gradients
+    adam_beta2: float = 0.999  # AdamW's decay of the mean of their squares
+    adam_epsilon: float = 1e-8  # added to the denominator of AdamW
+    weight_decay: float = 0.0  # of AdamW; 0 is none
     precision: Literal["float32", "bfloat16"] = "float32"  # of products; weights and optimizer are fp32
-    gradient_checkpointing: bool = False
+    gradient_checkpointing: bool = False  # compute activations again in the backward pass: less memory, more time
 
     def __post_init__(self) -> None:
         check_counts(epochs=self.epochs, microbatch=self.microbatch)

@@ -34,25 +34,25 @@ class PPO:
     """The symbols are those of the module."""
 
     samples: int = 4  # rollouts per prompt
-    lr: float = 1e-6  # of the policy
-    critic_lr: float = 1e-5
+    lr: float = 1e-6  # learning rate of the policy
+    critic_lr: float = 1e-5  # learning rate of the critic
     warmup: int = 0  # steps over which both rates rise linearly from 0
     decay: int = 0  # steps after warm-up over which they fall linearly to 0; 0 keeps them constant
     epochs: int = 1  # passes over the rollouts of a step
     minibatch: int = 64  # rollouts per optimizer step
     microbatch: int = 8  # rollouts per forward and backward pass: memory only
-    clip: float = 0.2
-    value_clip: float = 0.2
-    gamma: float = 1.0
-    gae_lambda: float = 0.95
-    kl: float = 0.001  # β
-    max_grad_norm: float = 1.0
-    adam_beta1: float = 0.9
-    adam_beta2: float = 0.999
-    adam_epsilon: float = 1e-8
-    weight_decay: float = 0.0
+    clip: float = 0.2  # ε
+    value_clip: float = 0.2  # furthest that a value may move from the old one before its loss is clipped
+    gamma: float = 1.0  # discount, γ
+    gae_lambda: float = 0.95  # λ of generalised advantage estimation
+    kl: float = 0.001  # β, weight of the KL penalty in the reward; 0 needs no reference
+    max_grad_norm: float = 1.0  # gradients longer than this are scaled down to it
+    adam_beta1: float = 0.9  # AdamW's decay of the mean of gradients
+    adam_beta2: float = 0.999  # AdamW's decay of the mean of their squares
+    adam_epsilon: float = 1e-8  # added to the denominator of AdamW
+    weight_decay: float = 0.0  # of AdamW; 0 is none
     precision: Literal["float32", "bfloat16"] = "float32"  # of products; weights and optimizer are fp32
-    gradient_checkpointing: bool = False
+    gradient_checkpointing: bool = False  # compute activations again in the backward pass: less memory, more time
     logit_chunk: int = 1024  # tokens whose logits over the vocabulary are held at once: memory only
 
     def __post_init__(self) -> None:

@@ -66,20 +66,20 @@ class Task(Protocol):
 class Columns:
     """Column names of the user's data, and how its answers are graded; only the task `file` has them."""
 
-    question: str | None = None  # None: "question"
-    answer: str | None = None  # None: "answer"
-    id: str | None = None
-    difficulty: str | None = None
-    solution: str | None = None
-    grader: str | None = None  # number | boxed | text
+    question: str | None = None  # column of the question; null: `question`
+    answer: str | None = None  # column of the gold answer; null: `answer`
+    id: str | None = None  # column of an identifier
+    difficulty: str | None = None  # column of a group to report accuracy by
+    solution: str | None = None  # column of a reference solution
+    grader: str | None = None  # form of an answer: number, boxed or text; null: number
 
 
 @dataclass(frozen=True)
 class Limits:
     """How long a grading worker may take for one answer, and how many workers there are."""
 
-    timeout_seconds: float = 5.0
-    workers: int = 2
+    timeout_seconds: float = 5.0  # for one answer
+    workers: int = 2  # processes that grade at a time
 
 
 @dataclass(frozen=True)

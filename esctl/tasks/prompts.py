@@ -73,11 +73,11 @@ class Tokenizer(Protocol):
 class Prompting:
     """The recipe's `prompt:` section."""
 
-    style: str = "chat"  # chat | raw
-    name: str | None = None  # one of WORDINGS, in place of the task's own system line
-    system: str | None = None  # in place of either's system line; "" is none
-    shots: int = 0
-    template: Mapping[str, bool | int | str] = field(default_factory=dict)
+    style: str = "chat"  # chat: the template of the tokenizer; raw: plain text
+    name: str | None = None  # a named prompt; null: the task's own
+    system: str | None = None  # replaces the system line; "" is none; null: that of the prompt
+    shots: int = 0  # solved examples before the question
+    template: Mapping[str, bool | int | str] = field(default_factory=dict)  # switches for the chat template
 
 
 @dataclass(frozen=True)

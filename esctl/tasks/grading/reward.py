@@ -17,9 +17,9 @@ from esctl.tasks.grading.worker import Json
 class Reward:
     """reward = answer·[strictly right] + format·[formatted], or `function(problem, completion, grade) -> float`."""
 
-    answer: float = 1.0
-    format: float = 0.1
-    function: str | None = None  # package.module:name
+    answer: float = 1.0  # weight of a strictly right answer
+    format: float = 0.1  # weight of the asked-for format
+    function: str | None = None  # package.module:name of a function that replaces both weights
 
     def weigh(self, grade: Grade) -> float:
         """The weighted sum."""
