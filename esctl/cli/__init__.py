@@ -1,7 +1,12 @@
-"""The command line: flags, help, printing, exit codes. The only package that prints or exits.
+"""The command line: flags, help, printing, exit codes. The only room that prints or exits.
 
-One module per kind of command. Every import that costs time stands inside its command, so that help is instant and
-`compare` needs no torch.
+app        the app and shared options;  progress: the live line of a run
+train      train, sweep, reproduce;  evaluate: eval, passk, sharpness, memory, precision, adopt
+inspect    compare, show, export, recipes, doctor;  models: chat models from a package index
+estimates  the text of a dry run, of memory and of precision;  texts: of measurements
+show, doctor   what these commands print
+
+Every slow import is inside its command, so that help is instant and `compare` needs no torch. May import every room.
 """
 
 import io

@@ -1,6 +1,12 @@
-"""A recipe and what it refers to: schema, loading, model, problems, prompts, scoring, provenance.
+"""A recipe and what it refers to: model, tokenizer, problems, prompts, grader, reward.
 
-`recipe` is the schema, `loading` reads and checks files, `experiment` opens what a recipe names, `scoring` turns
-completions into the score of a candidate, `batches` says which problems a generation trains on, `provenance` records
-who ran what, `rebuild` makes weights from scores, `estimates` says what it would cost. May import `runs` and all below.
+recipe      the schema: every key, its type and its default;  loading: YAML, `--set` and all mistakes at once
+experiment  opens what a recipe names, before any weight is loaded
+batches     which problems a generation trains on
+scoring     completions become the score of a candidate, and an objective such as pass@k
+provenance  who ran what: versions, command, git, peak memory
+rebuild     the weights of any generation, from recorded scores
+estimates/  what it would cost;  models: chat models from a package index
+
+May import `runs` and all rooms below it; not `comparison`.
 """

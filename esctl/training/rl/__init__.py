@@ -1,7 +1,10 @@
-"""The RL methods that ES is compared with: their settings here, their trainers behind `open_trainer`.
+"""The RL methods that ES is compared with: `open_trainer` opens the trainer of a recipe's method.
 
-A baseline is one settings class (no torch: recipes import it), one trainer, and a line in each table here. It shares
-prompts, batches, grader, reward, evaluation and run directory with ES; `recorder` does all that is common.
+recorder   what both share: metrics (`KEYS`), samples, checkpoints, evaluations, costs
+grpo, ppo  the trainers;  losses: the arithmetic of PPO on tensors
+tokens     log-probabilities, entropies and values of drawn tokens;  models: policy and critic, and who draws
+
+Their settings are in `methods` (no torch there). Prompts, batches, grader, reward and run directory are those of ES.
 """
 
 from collections.abc import Callable, Mapping
