@@ -1,10 +1,7 @@
-"""Intervals and paired tests for accuracies, without scipy: what a comparison may claim.
+"""Estimates with intervals and paired tests for accuracies, without scipy: what a comparison may claim.
 
-Leaves which runs may be compared to `compare`, and drawing problems again to `resampling`.
-
-Bootstrap over problems: one drawing of problems, shared by every row, gives every pair of rows its interval.
-
-Leaves what is resampled to `pairs`, and intervals in closed form to `stats`.
+Closed forms first (Wilson, Student, McNemar, pass@k), then the bootstrap over problems: one drawing of problems, shared
+by every row, gives every pair of rows its interval. See docs/statistics.md for how often the intervals hold the truth.
 """
 
 import math
@@ -53,6 +50,26 @@ def pass_at_k(n: int, c: int, k: int) -> float:
     if not 0 <= c <= n or not 1 <= k <= n:
         raise ValueError(f"pass@{k} of {c} right among {n} samples: needs 1 ≤ k ≤ n and 0 ≤ c ≤ n")
     return 1.0 - math.prod(1.0 - k / i for i in range(n - c + 1, n + 1)) if c <= n - k else 1.0
+
+
+def pass_values(n: Sequence[int], right: Sequence[int], k: int) -> list[float]:
+    """The unbiased pass@k of each problem, from its n samples of which `right` are right."""
+    table = {pair: pass_at_k(*pair, k) for pair in set(zip(n, right, strict=True))}
+    return [table[pair] for pair in zip(n, right, strict=True)]
+
+
+BINS = 10  # of `solved_histogram`, beside the bin of problems that no sample solved
+
+
+def solved_histogram(n: Sequence[int], right: Sequence[int]) -> list[int]:
+    """Problems by the share of right samples: first exactly 0, then (0, 0.1], (0.1, 0.2], …, (0.9, 1]."""
+    found = [0] * (BINS + 1)
+    for samples, solved in zip(n, right, strict=True):
+        upper_edge = -(
+            -BINS * solved // samples
+        )  # the ceiling in whole numbers: 3 of 10 is in the third bin for certain
+        found[upper_edge] += 1
+    return found
 
 
 def over_problems(values: Sequence[float], answers: int = 1) -> Estimate:

@@ -44,7 +44,7 @@ def compare(
 ) -> None:
     """One row per method, seeds together: scores with intervals beside what they cost; every pair tested."""
     from esctl.comparison import tables
-    from esctl.comparison.compare import Wanted, compare_loaded, load
+    from esctl.comparison.compare import CompareOptions, compare_loaded, load
     from esctl.comparison.selection import Request
     from esctl.runs.directory import RunDir, find_runs
 
@@ -55,7 +55,7 @@ def compare(
     if style not in writers:
         raise UsageError(f"--format {style}: choose {', '.join(writers)}")
     request = Request(split, task, _rollouts(at))
-    wanted = Wanted(request, _counts("--k", k), RunDir(base) if base else None, published, force)
+    wanted = CompareOptions(request, _counts("--k", k), RunDir(base) if base else None, published, force)
     loaded = load(find_runs(runs), wanted)
     found = compare_loaded(loaded, wanted)
     if plot:

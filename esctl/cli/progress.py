@@ -9,8 +9,7 @@ from rich.table import Column
 from rich.text import Text
 
 from esctl.evaluation.draw import EvalProgress
-from esctl.evaluation.sampling import decoding_text
-from esctl.runs.records import EvalRecord, is_greedy, strict_share
+from esctl.runs.records import EvalRecord, decoding_text, is_greedy, strict_share
 from esctl.stats import wilson
 from esctl.training.events import Evaluated, Event, GenerationDone, Notice
 from esctl.training.jobs import Progress as JobsProgress

@@ -14,14 +14,10 @@ from collections.abc import Sequence
 
 from esctl.cli.progress import eval_line
 from esctl.comparison.tables import aligned, percent
-from esctl.evaluation.coverage import BINS, PassAtK, PassKReport
-from esctl.evaluation.sampling import decoding_text
+from esctl.evaluation.coverage import PassAtK, PassKReport
 from esctl.runs.files import adapter
-from esctl.runs.records import (
-    EvalRecord,
-    SharpnessRecord,
-)
-from esctl.stats import over_seeds, wilson
+from esctl.runs.records import EvalRecord, SharpnessRecord, decoding_text
+from esctl.stats import BINS, over_seeds, wilson
 
 
 def sharpness_json(record: SharpnessRecord) -> str:

@@ -114,7 +114,7 @@ def sweep(
     """Train a grid of settings times seeds, skip what is finished, and compare."""
     from esctl.cli.progress import jobs_line
     from esctl.comparison import tables
-    from esctl.comparison.compare import Wanted
+    from esctl.comparison.compare import CompareOptions
     from esctl.comparison.compare import compare as compare_runs
     from esctl.comparison.selection import Request
     from esctl.runs.directory import find_runs
@@ -132,7 +132,7 @@ def sweep(
     if failures:
         raise EsctlError("\n".join(failure_lines(failures)))
     runs = find_runs([cell.run.path for cell in found])
-    out(tables.terminal(compare_runs(runs, Wanted(Request(split)))).rstrip("\n"))
+    out(tables.terminal(compare_runs(runs, CompareOptions(Request(split)))).rstrip("\n"))
 
 
 @app.command()

@@ -1,4 +1,7 @@
-"""Runs side by side: which evaluations compare, rows, pairs, tables, a report and plots.
+"""Runs compared: which evaluations belong together, rows and pairs with intervals, tables, a report and plots.
 
-Reads run directories and nothing else: no torch here. May import `runs` and all below.
+Reads run directories and writes none. `settings`: what makes two numbers comparable. `selection`: which evaluation
+represents a run. `groups`: seeds together. `rows`: every number and interval. `compare`: the whole table. `tables`: its
+formats. `report`: its questions answered in sentences. `curves` and `plots`: pictures. `references`: published rows.
+Start at `compare.compare(runs, CompareOptions())`. May import `runs` and what is below it; no torch, no scipy.
 """

@@ -1,8 +1,4 @@
-"""The comparison: rows and pairs from run directories, scores beside costs, and no numbers that differ in kind.
-
-Leaves reading and choosing to `selection`, arithmetic to `rows` and `pairs`, and text to `tables`. No torch, so it
-runs on any laptop.
-"""
+"""The comparison: rows and pairs from run directories, scores with their costs, and no numbers that differ in kind."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -10,7 +6,8 @@ from dataclasses import dataclass, field
 from esctl.comparison.groups import ENOUGH_SEEDS, Group, grouped
 from esctl.comparison.references import Reference, references
 from esctl.comparison.rows import Pair, Row, middle_sigma, pair_of, pass_estimate, row_of, sampled_pairs, strict_pairs
-from esctl.comparison.selection import Kind, Loaded, Request, Selection, kind, load_runs, sampling_text, select
+from esctl.comparison.selection import Loaded, Request, Selection, eval_command, load_runs, select
+from esctl.comparison.settings import EvalSetting
 from esctl.errors import UsageError
 from esctl.runs.directory import RunDir
 from esctl.runs.records import SharpnessRecord
@@ -19,11 +16,11 @@ DEFAULT_KS = (1, 8, 64)
 
 
 @dataclass(frozen=True)
-class Sampled:
+class PassColumn:
     """A column of pass@k."""
 
     name: str
-    kind: Kind
+    setting: EvalSetting
     k: int
 
 
@@ -46,52 +43,52 @@ class Comparison:
 
 
 @dataclass(frozen=True)
-class Wanted:
-    """What is asked of a comparison beside the runs."""
+class CompareOptions:
+    """How to compare runs."""
 
     request: Request = field(default_factory=Request)
-    ks: tuple[int, ...] = ()  # of pass@k; empty: those of DEFAULT_KS for which there are samples enough
-    base: RunDir | None = None  # what gains are measured against; None: each run's own base
+    ks: tuple[int, ...] = ()  # of pass@k; empty: those of DEFAULT_KS with enough samples
+    base: RunDir | None = None  # gains are measured against it; None: each run's own base
     published: str | None = None  # a set of published rows, or `all` about the task
     force: bool = False  # compare also what differs in kind
 
 
-def compare(runs: Sequence[RunDir], wanted: Wanted) -> Comparison:
+def compare(runs: Sequence[RunDir], options: CompareOptions) -> Comparison:
     """Put runs side by side; raises UsageError naming each field in which they differ in kind."""
-    return compare_loaded(load(runs, wanted), wanted)
+    return compare_loaded(load(runs, options), options)
 
 
-def load(runs: Sequence[RunDir], wanted: Wanted) -> list[Loaded]:
-    """Read the runs, and the base that was asked for where it is not among them."""
-    given = [*([wanted.base] if wanted.base else []), *runs]
+def load(runs: Sequence[RunDir], options: CompareOptions) -> list[Loaded]:
+    """Read the runs, and the base of the options where it is not among them."""
+    given = [*([options.base] if options.base else []), *runs]
     return load_runs(list({run.path.resolve(): run for run in given}.values()))
 
 
-def compare_loaded(loaded: Sequence[Loaded], wanted: Wanted) -> Comparison:
+def compare_loaded(loaded: Sequence[Loaded], options: CompareOptions) -> Comparison:
     """The same of runs that are read already."""
-    selection = select(loaded, wanted.request)
+    selection = select(loaded, options.request)
     first = selection.items[0].eval
-    published = references(wanted.published, first.task.name) if wanted.published else ()
+    published = references(options.published, first.task.name) if options.published else ()
     differences = [*selection.differences, *_foreign(published, first.task.name)]
-    if differences and not wanted.force:
+    if differences and not options.force:
         lines = "\n".join(f"not comparable: {d}" for d in differences)
         raise UsageError(f"{lines}; evaluate them alike, or print anyway with --force")
     groups = grouped(selection.items)
-    columns = _columns(selection, wanted.ks)
+    columns = _columns(selection, options.ks)
     sigma = middle_sigma(_sharpness(groups))
     strict = strict_pairs(groups)
-    bases = _bases(groups, wanted.base)
+    bases = _bases(groups, options.base)
     rows = [_row(group, bases, strict, columns, sigma) for group in groups]
     return Comparison(
         task=f"{first.task.name} v{first.task.version}",
         split=first.split,
         problems=len(first.problems.id),
-        sampling=sampling_text(kind(first)),
-        at=wanted.request.at,
+        sampling=selection.items[0].setting.decoding,
+        at=options.request.at,
         columns=tuple(c.name for c in columns),
         sigma=sigma,
         rows=tuple(rows),
-        pairs=(*strict, *(pair for c in columns for pair in sampled_pairs(groups, c.name, c.kind, c.k))),
+        pairs=(*strict, *(pair for c in columns for pair in sampled_pairs(groups, c.name, c.setting, c.k))),
         references=tuple(published),
         differences=tuple(differences),
         notes=(
@@ -104,54 +101,56 @@ def compare_loaded(loaded: Sequence[Loaded], wanted: Wanted) -> Comparison:
 
 
 def _row(
-    group: Group, bases: dict[str, Group], pairs: Sequence[Pair], columns: Sequence[Sampled], sigma: float | None
+    group: Group, bases: dict[str, Group], pairs: Sequence[Pair], columns: Sequence[PassColumn], sigma: float | None
 ) -> Row:
-    passes = {c.name: pass_estimate(group, c.kind, c.k) for c in columns if group.sampled(c.kind)}
+    passes = {c.name: pass_estimate(group, c.setting, c.k) for c in columns if group.sampled(c.setting)}
     base = bases.get(group.base)
     return row_of(group, pair_of(pairs, group.label, base.label) if base else None, passes, sigma)
 
 
 def _bases(groups: Sequence[Group], base: RunDir | None) -> dict[str, Group]:
-    """What rows are held against, by hash of the weights they started from: the untrained, or what is asked."""
+    """What rows are compared with, by hash of the weights they started from: the untrained model, or `base`."""
     found = {group.base: group for group in groups if not group.trained}
     if base is None:
         return found
-    [asked] = [g for g in groups if any(i.loaded.run.path.resolve() == base.path.resolve() for i in g.items)]
-    if not any(g.base == asked.base for g in groups if g is not asked):
-        raise UsageError(f"--base {base.path}: starts from weights {asked.base[:8]}, as no run here does; leave it out")
-    return found | {asked.base: asked}
+    [given] = [g for g in groups if any(i.loaded.run.path.resolve() == base.path.resolve() for i in g.items)]
+    if not any(g.base == given.base for g in groups if g is not given):
+        raise UsageError(f"--base {base.path}: starts from weights {given.base[:8]}, as no run here does; leave it out")
+    return found | {given.base: given}
 
 
-def _columns(selection: Selection, ks: Sequence[int]) -> list[Sampled]:
+def _columns(selection: Selection, ks: Sequence[int]) -> list[PassColumn]:
     """One column per sampling and k; every run in it must have k samples of each problem."""
-    kinds = list({k: None for item in selection.items for k in item.sampled})
-    if ks and not kinds:
+    settings = list(dict.fromkeys(s for item in selection.items for s in item.sampled))
+    if ks and not settings:
         raise UsageError(
             f"--k {','.join(map(str, ks))}: no run has a sampled evaluation; make one with `esctl passk RUN`"
         )
     found = []
-    for sampled in kinds:
+    for sampled in settings:
         counts = {min(i.sampled[sampled].problems.n): i.name for i in selection.items if sampled in i.sampled}
         least = min(counts)
         for k in ks:
             if not 1 <= k <= least:
                 raise UsageError(f"--k {k}: {counts[least]} has {least} samples per problem; give 1 to {least}")
-        where = _apart(sampled, kinds)
-        found += [Sampled(f"pass@{k}{where}", sampled, k) for k in ks or DEFAULT_KS if k <= least]
+        where = _apart(sampled, settings)
+        found += [PassColumn(f"pass@{k}{where}", sampled, k) for k in ks or DEFAULT_KS if k <= least]
     return found
 
 
-def _apart(of: Kind, kinds: Sequence[Kind]) -> str:
+def _apart(of: EvalSetting, settings: Sequence[EvalSetting]) -> str:
     """What sets a sampling apart from the others, to be added to the names of its columns."""
-    names = {
-        "sampling.temperature": "T = ",
-        "sampling.top_p": "top-p ",
-        "sampling.max_tokens": "max tokens ",
-        "mode.sigma": "σ = ",
-    }
-    unlike = [f"{name}{dict(of)[field]}" for field, name in names.items() if len({dict(k)[field] for k in kinds}) > 1]
-    told = [text for text in unlike if text not in ("σ = 0", "top-p 1")]
-    return f" ({', '.join(told)})" if told else ""
+    unlike = {d.key for other in settings for d in of.differences(other)}
+    texts = []
+    if "sampling.temperature" in unlike:
+        texts.append(f"T = {of.temperature:g}")
+    if "sampling.top_p" in unlike and of.top_p != 1:
+        texts.append(f"top-p {of.top_p:g}")
+    if "sampling.max_tokens" in unlike:
+        texts.append(f"max tokens {of.max_tokens}")
+    if "mode.sigma" in unlike and of.sigma:
+        texts.append(f"σ = {of.sigma:g}")
+    return f" ({', '.join(texts)})" if texts else ""
 
 
 def _foreign(published: Sequence[Reference], task: str) -> list[str]:
@@ -167,25 +166,31 @@ def _notes(groups: Sequence[Group], bases: dict[str, Group]) -> list[str]:
         if len({item.loaded.record.seed for item in group.items}) < len(group.items):
             notes.append(f"{group.label}: a seed is there twice, so the interval is too narrow")
         if group.trained and group.base not in bases:
-            model = group.items[0].loaded.record.base.name
-            notes.append(f"{group.label}: no row for its base, so no gain; `esctl eval {model}` makes one")
+            notes.append(f"{group.label}: no row for its base, so no gain; {_base_command(group)} makes one")
     few = [group.label for group in groups if group.trained and len(group.items) < ENOUGH_SEEDS]
     if few:
         notes.append(f"{', '.join(few)}: fewer than {ENOUGH_SEEDS} seeds, intervals are conditional on these runs")
     return notes
 
 
-def _sampling_notes(groups: Sequence[Group], columns: Sequence[Sampled]) -> list[str]:
+def _base_command(group: Group) -> str:
+    """Evaluates the base as the group's first run was: its recipe's task, prompt and data, and as many problems."""
+    first = group.items[0]
+    recipe = first.loaded.run.recipe
+    task = ["--recipe", str(recipe)] if recipe.exists() else ["--task", first.eval.task.name]
+    size = ["-n", str(len(first.eval.problems.id))]
+    return eval_command(first.loaded.record.base.name, first.eval.split, *task, *size)
+
+
+def _sampling_notes(groups: Sequence[Group], columns: Sequence[PassColumn]) -> list[str]:
     """How the answers behind pass@k were drawn, and where k is all there is."""
     notes = []
-    for sampled in dict.fromkeys(column.kind for column in columns):
-        ks = [column.k for column in columns if column.kind == sampled]
+    for sampled in dict.fromkeys(column.setting for column in columns):
+        ks = [column.k for column in columns if column.setting == sampled]
         evals = [item.sampled[sampled] for group in groups for item in group.items if sampled in item.sampled]
         n = sorted({min(e.problems.n) for e in evals})
         many = f"{n[0]}" if len(n) == 1 else f"{n[0]} to {n[-1]}"
-        notes.append(
-            f"pass@k: {sampling_text(sampled)}, {len(evals[0].problems.id):,} problems, {many} samples of each"
-        )
+        notes.append(f"pass@k: {sampled.decoding}, {len(evals[0].problems.id):,} problems, {many} samples of each")
         if n[0] in ks and n[0] > 1:
             notes.append(f"pass@{n[0]} of {n[0]} samples is right or wrong for each problem; draw more than k")
     return notes

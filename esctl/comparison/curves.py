@@ -1,7 +1,4 @@
-"""The numbers behind the pictures: learning, pass@k, coverage and sharpness of each row, without a plotting library.
-
-Leaves colours, axes and files to `plots`.
-"""
+"""The numbers behind the pictures: learning, pass@k, coverage and sharpness of each row, without a plotting library."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -10,14 +7,15 @@ import numpy as np
 
 from esctl.comparison.groups import Group
 from esctl.comparison.rows import common_sigmas, pass_estimate, sharpness_estimate
-from esctl.comparison.selection import Evaluated, Kind, kind
+from esctl.comparison.selection import Chosen
+from esctl.comparison.settings import EvalSetting
 from esctl.runs.files import read_lines
 from esctl.runs.metrics import Metrics
-from esctl.runs.records import AveragePoint, DirectionPoint, is_greedy
-from esctl.stats import Estimate, over_seeds
+from esctl.runs.records import AveragePoint, DirectionPoint, is_greedy, strict_share
+from esctl.stats import BINS, Estimate, over_seeds, solved_histogram
 
-# Coverage: share of a problem's samples that are right. Bin 0 is "unsolvable": none of them.
-COVERAGE_BINS = ("0", "0–¼", "¼–½", "½–¾", "¾–1", "1")
+# Of the samples of a problem, the share that are right, by the upper edge in percent. In bin 0 none is right.
+COVERAGE_BINS = tuple(str(100 * i // BINS) for i in range(BINS + 1))
 
 
 @dataclass(frozen=True)
@@ -40,7 +38,7 @@ class Learning:
 
 
 @dataclass(frozen=True)
-class Coverage:
+class SolvedShares:
     """A row's problems by the share of samples that are right, mean over seeds; sums to 1."""
 
     label: str
@@ -74,12 +72,12 @@ def _evaluations(group: Group, at: Sequence[float]) -> Curve | None:
     return _over_runs(group.label, [at[s] for s in steps], [[found[s] for s in steps] for found in series])
 
 
-def _by_step(item: Evaluated) -> dict[int, float]:
-    """Accuracy by generation: greedy evaluations of one kind, the kind with most generations."""
-    kinds: dict[Kind, dict[int, float]] = {}
+def _by_step(item: Chosen) -> dict[int, float]:
+    """Accuracy by generation: greedy evaluations under one setting, the one with most generations."""
+    by_setting: dict[EvalSetting, dict[int, float]] = {}
     for e in filter(is_greedy, item.loaded.evals):
-        kinds.setdefault(kind(e), {})[e.step] = sum(e.problems.strict) / sum(e.problems.n)
-    return max(kinds.values(), key=len, default={})
+        by_setting.setdefault(EvalSetting.of(e), {})[e.step] = strict_share(e)
+    return max(by_setting.values(), key=len, default={})
 
 
 def _over_runs(label: str, x: Sequence[float], values: Sequence[Sequence[float]]) -> Curve:
@@ -89,34 +87,29 @@ def _over_runs(label: str, x: Sequence[float], values: Sequence[Sequence[float]]
     return Curve(label, tuple(x), tuple(y.tolist()), tuple(low.tolist()), tuple(high.tolist()))
 
 
-def samplings(groups: Sequence[Group]) -> list[Kind]:
+def samplings(groups: Sequence[Group]) -> list[EvalSetting]:
     """The ways in which answers were sampled, more than one per problem."""
     found = {k: None for g in groups for i in g.items for k, e in i.sampled.items() if min(e.problems.n) > 1}
     return list(found)
 
 
-def sampled_alike(groups: Sequence[Group], kind: Kind) -> list[Group]:
-    """The groups all of whose runs were sampled so."""
-    return [group for group in groups if group.sampled(kind)]
+def sampled_alike(groups: Sequence[Group], setting: EvalSetting) -> list[Group]:
+    """The groups all of whose runs have samples drawn under this setting."""
+    return [group for group in groups if group.sampled(setting)]
 
 
-def pass_curve(group: Group, kind: Kind) -> Curve:
+def pass_curve(group: Group, setting: EvalSetting) -> Curve:
     """pass@k with its 95 % interval at k = 1, 2, 4, … up to the number of samples."""
-    n = min(min(item.sampled[kind].problems.n) for item in group.items)
+    n = min(min(item.sampled[setting].problems.n) for item in group.items)
     ks = [2**i for i in range(n.bit_length()) if 2**i <= n]
-    return _estimates(group.label, ks, [pass_estimate(group, kind, k) for k in ks])
+    return _estimates(group.label, ks, [pass_estimate(group, setting, k) for k in ks])
 
 
-def coverage(group: Group, kind: Kind) -> Coverage:
+def coverage(group: Group, setting: EvalSetting) -> SolvedShares:
     """The histogram of a row over COVERAGE_BINS."""
-    edges = (0.0, 0.25, 0.5, 0.75)
-    counts = np.zeros(len(COVERAGE_BINS))
-    for item in group.items:
-        problems = item.sampled[kind].problems
-        share = np.divide(problems.strict, problems.n, dtype=np.float64)
-        place = np.where(share == 0, 0, np.where(share == 1, len(edges) + 1, np.searchsorted(edges, share, "right")))
-        counts += np.bincount(place, minlength=len(COVERAGE_BINS))
-    return Coverage(group.label, tuple((counts / counts.sum()).tolist()))
+    problems = [item.sampled[setting].problems for item in group.items]
+    counts = np.sum([solved_histogram(p.n, p.strict) for p in problems], axis=0)
+    return SolvedShares(group.label, tuple((counts / counts.sum()).tolist()))
 
 
 def sharpness_curve(group: Group) -> Curve | None:

@@ -1,16 +1,15 @@
-"""Runs that differ in nothing but their seed, as one group with a label of its own, and their scores as arrays.
-
-Leaves intervals to `rows` and `pairs`.
-"""
+"""Runs that differ in nothing but their seed, as one group with a label of its own, and their scores as arrays."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
-from esctl.comparison.selection import Evaluated, Kind
+from esctl.comparison.selection import Chosen
+from esctl.comparison.settings import EvalSetting
+from esctl.plain import one_line
 from esctl.runs.records import BASE
-from esctl.stats import Floats, pass_at_k
+from esctl.stats import Floats, pass_values
 
 ENOUGH_SEEDS = 3  # fewer say nothing about other seeds: the interval is over problems, conditional on these runs
 
@@ -20,7 +19,7 @@ class Group:
     """The runs of one row, which differ in nothing but their seed."""
 
     label: str
-    items: tuple[Evaluated, ...]
+    items: tuple[Chosen, ...]
 
     @property
     def trained(self) -> bool:
@@ -30,7 +29,7 @@ class Group:
     @property
     def base(self) -> str:
         """Hash of the weights it started from."""
-        return self.items[0].loaded.record.base.weights_sha256
+        return self.items[0].base
 
     @property
     def ids(self) -> tuple[str, ...]:
@@ -39,39 +38,40 @@ class Group:
 
     @property
     def paired(self) -> bool:
-        """Whether all its runs were given the same problems; not so only where that was forced."""
+        """Whether all its runs were given the same problems; False only where that was forced."""
         return all(item.eval.problems.id == self.items[0].eval.problems.id for item in self.items)
 
-    def sampled(self, kind: Kind) -> bool:
-        """Whether all its runs were sampled so."""
-        return all(kind in item.sampled for item in self.items)
+    def sampled(self, setting: EvalSetting) -> bool:
+        """Whether all its runs have samples drawn under this setting."""
+        return all(setting in item.sampled for item in self.items)
 
     def shares(self, part: str) -> Floats:
         """Of each run and problem (runs × problems), the share of answers that were strict, flexible or formatted."""
         return np.array([shares(item, part) for item in self.items])
 
 
-def grouped(items: Iterable[Evaluated]) -> list[Group]:
+def grouped(items: Iterable[Chosen]) -> list[Group]:
     """Runs by recipe without seed and engine, in the order in which they come; no two groups share a label."""
-    found: dict[tuple[str, ...], list[Evaluated]] = {}
+    found: dict[tuple[str, ...], list[Chosen]] = {}
     for item in items:
         found.setdefault(_key(item), []).append(item)
-    return _told_apart([Group(members[0].loaded.record.label, tuple(members)) for members in found.values()])
+    return _told_apart([Group(one_line(runs[0].loaded.record.label), tuple(runs)) for runs in found.values()])
 
 
-def _key(item: Evaluated) -> tuple[str, ...]:
+def _key(item: Chosen) -> tuple[str, ...]:
     record, settings = item.loaded.record, item.loaded.settings
     if record.method == BASE or not settings:
-        return record.label, record.method, record.base.weights_sha256
+        return record.label, record.method, item.base
     return tuple(f"{key}={value}" for key, value in sorted(settings.items()))
 
 
 def _told_apart(groups: Sequence[Group]) -> list[Group]:
-    """Groups with equal labels get what sets them apart added: the model, or settings that differ."""
+    """Add to equal labels what sets the groups apart: the model, or settings that differ."""
     found = []
     for group in groups:
         twins = [other for other in groups if other.label == group.label]
-        found.append(replace(group, label=f"{group.label} [{_mark(group, twins)}]") if len(twins) > 1 else group)
+        label = f"{group.label} [{_mark(group, twins)}]" if len(twins) > 1 else group.label
+        found.append(replace(group, label=label))
     return found
 
 
@@ -81,14 +81,13 @@ def _mark(group: Group, twins: Sequence[Group]) -> str:
     others = [twin.items[0].loaded.settings for twin in twins]
     unlike = [k for k in own.settings if any(other.get(k) != own.settings[k] for other in others)]
     first = sorted(unlike, key=lambda k: (k != "model", not k.startswith("method."), k))[:2]
-    return ", ".join(f"{k}={own.settings[k]}" for k in first) or f"base {own.record.base.weights_sha256[:8]}"
+    return ", ".join(f"{k}={own.settings[k]}" for k in first) or f"base {group.base[:8]}"
 
 
-def pass_at(group: Group, kind: Kind, k: int) -> Floats:
+def pass_at(group: Group, setting: EvalSetting, k: int) -> Floats:
     """The unbiased pass@k of each run and problem (runs × problems)."""
-    counts = [item.sampled[kind].problems for item in group.items]
-    table = {(n, c): pass_at_k(n, c, k) for p in counts for n, c in zip(p.n, p.strict, strict=True)}
-    return np.array([[table[n, c] for n, c in zip(p.n, p.strict, strict=True)] for p in counts])
+    counts = [item.sampled[setting].problems for item in group.items]
+    return np.array([pass_values(p.n, p.strict, k) for p in counts])
 
 
 def mostly_right(group: Group) -> Floats:
@@ -96,7 +95,7 @@ def mostly_right(group: Group) -> Floats:
     return (group.shares("strict") > 0.5).astype(np.float64)
 
 
-def shares(item: Evaluated, part: str) -> Floats:
+def shares(item: Chosen, part: str) -> Floats:
     """Of each problem, the share of a run's answers that were strict, flexible or formatted."""
     p = item.eval.problems
     counts = {"strict": p.strict, "flexible": p.flexible, "formatted": p.formatted}[part]

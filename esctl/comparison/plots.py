@@ -1,7 +1,7 @@
 """Pictures of a comparison: learning, pass@k, coverage, sharpness; each as PNG and SVG, with one legend.
 
 Readable in grey and by the colour-blind: rows differ in colour, line, marker and hatch. Equal data give equal SVG
-files. Leaves the numbers to `curves`; matplotlib is imported when something is drawn.
+files. `curves` has the numbers. matplotlib is imported only when something is drawn.
 """
 
 from collections.abc import Callable, Sequence
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from esctl.comparison import curves
 from esctl.comparison.curves import COVERAGE_BINS, Curve
 from esctl.comparison.groups import Group
-from esctl.comparison.selection import Kind, sampling_text
+from esctl.comparison.settings import EvalSetting
 from esctl.errors import UsageError
 
 if TYPE_CHECKING:
@@ -135,48 +135,50 @@ def learning_panels(groups: Sequence[Group], notes: list[str]) -> list[Panel]:
 
 def pass_panels(groups: Sequence[Group], notes: list[str]) -> list[Panel]:
     """pass@k over log₂ k with its 95 % band, a panel per sampling."""
-    kinds = curves.samplings(groups)
-    if not kinds:
+    settings = curves.samplings(groups)
+    if not settings:
         notes.append("pass-at-k, coverage: not drawn, no run has several samples per problem; see `esctl passk`")
-    for kind in kinds:
-        having = curves.sampled_alike(groups, kind)
+    for setting in settings:
+        having = curves.sampled_alike(groups, setting)
         left_out = [g.label for g in groups if g not in having]
-        notes += [f"pass-at-k, coverage: {label} not drawn, not sampled at {sampling_text(kind)}" for label in left_out]
+        notes += [f"pass-at-k, coverage: {label} not drawn, not sampled at {setting.decoding}" for label in left_out]
 
-    def panel(kind: Kind) -> Panel:
+    def panel(setting: EvalSetting) -> Panel:
         def on(axes: "Axes") -> None:
             axes.set_xscale("log", base=2)
-            found = [(p, curves.pass_curve(g, kind)) for p, g in _placed(groups, curves.sampled_alike(groups, kind))]
+            found = [
+                (p, curves.pass_curve(g, setting)) for p, g in _placed(groups, curves.sampled_alike(groups, setting))
+            ]
             for place, curve in found:
                 _line(axes, curve, place)
             _ticks_at(axes, {k for _, curve in found for k in curve.x})
 
-        return Panel(_sampled(groups, kind), "k (samples, log₂)", "pass@k", on)
+        return Panel(_sampled(groups, setting), "k (samples, log₂)", "pass@k", on)
 
-    return [panel(kind) for kind in kinds]
+    return [panel(setting) for setting in settings]
 
 
 def coverage_panels(groups: Sequence[Group]) -> list[Panel]:
     """Histograms of problems by the share of samples that are right; the first bin is unsolvable."""
 
-    def panel(kind: Kind) -> Panel:
+    def panel(setting: EvalSetting) -> Panel:
         def on(axes: "Axes") -> None:
-            having = _placed(groups, curves.sampled_alike(groups, kind))
+            having = _placed(groups, curves.sampled_alike(groups, setting))
             width = 0.8 / len(having)
             for slot, (place, group) in enumerate(having):
-                found = curves.coverage(group, kind)
+                found = curves.coverage(group, setting)
                 x = [bin_ + (slot - (len(having) - 1) / 2) * width for bin_ in range(len(COVERAGE_BINS))]
                 drawn = look(place)
                 bars = axes.bar(x, found.shares, width, label=found.label, linewidth=0.8, hatch=drawn.hatch)
                 for bar in bars:
                     bar.set(facecolor=drawn.lighter, edgecolor=drawn.colour)
-            names = [f"{COVERAGE_BINS[0]}\nunsolvable", *COVERAGE_BINS[1:]]
+            names = [f"{COVERAGE_BINS[0]}\nunsolved", *COVERAGE_BINS[1:]]
             axes.set_xticks(range(len(names)), names)
             axes.grid(visible=False, axis="x")
 
-        return Panel(_sampled(groups, kind), "share of a problem's samples that are right", "share of problems", on)
+        return Panel(_sampled(groups, setting), "right samples of a problem, up to %", "share of problems", on)
 
-    return [panel(kind) for kind in curves.samplings(groups)]
+    return [panel(setting) for setting in curves.samplings(groups)]
 
 
 def sharpness_panels(groups: Sequence[Group], notes: list[str]) -> list[Panel]:
@@ -230,15 +232,16 @@ def _placed(groups: Sequence[Group], chosen: Sequence[Group]) -> list[tuple[int,
     return [(place, group) for place, group in enumerate(groups) if group in chosen]
 
 
-def _sampled(groups: Sequence[Group], kind: Kind) -> str:
+def _sampled(groups: Sequence[Group], setting: EvalSetting) -> str:
     """How answers were drawn, and to how many problems."""
-    first = curves.sampled_alike(groups, kind)[0].items[0].sampled[kind]
-    return f"{sampling_text(kind)}, {len(first.problems.id):,} problems"
+    first = curves.sampled_alike(groups, setting)[0].items[0].sampled[setting]
+    return f"{setting.decoding}, {len(first.problems.id):,} problems"
 
 
 def _ticks_at(axes: "Axes", places: set[float]) -> None:
     """Ticks where something was measured, as plain numbers; every other one where there are many."""
-    every = sorted(places)[:: 1 + (len(places) > 8)]
+    step = 2 if len(places) > 8 else 1
+    every = sorted(places)[::step]
     axes.set_xticks(every, [f"{x:g}" for x in every], rotation=45 if len(every) > 5 and every[-1] < 1 else 0)
     axes.minorticks_off()
 

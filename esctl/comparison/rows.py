@@ -1,10 +1,6 @@
-"""Two rows against each other on the same problems: difference, interval, exact test, problems won and lost.
+"""The numbers of a table: one row per label, its seeds together, and every two rows paired on their problems.
 
-Leaves single rows to `rows` and drawing problems again to `resampling`.
-
-One label as one row: its seeds together, an interval on every estimate, and what it cost.
-
-Leaves which evaluations stand in it to `selection`, and two rows against each other to `pairs`.
+Every estimate has a 95 % interval; costs are means over seeds. docs/statistics.md says how each number is made.
 """
 
 import math
@@ -15,7 +11,7 @@ from itertools import combinations
 import numpy as np
 
 from esctl.comparison.groups import ENOUGH_SEEDS, Group, mostly_right, pass_at, shares
-from esctl.comparison.selection import Evaluated, Kind
+from esctl.comparison.settings import EvalSetting
 from esctl.runs.records import Cost, Peak, SharpnessRecord, is_greedy
 from esctl.stats import (
     Estimate,
@@ -40,7 +36,7 @@ class Pair:
     against: str
     metric: str  # strict, or a column of pass@k
     difference: Estimate
-    over: str  # problems | problems and seeds: what the interval speaks for
+    over: str  # problems | problems and seeds: what the interval generalises to
     won: float | None  # problems that `row` answers rightly and `against` does not, mean over pairs of their runs;
     lost: float | None  # and the other way; None for pass@k, where a problem is neither right nor wrong
     p_value: float | None  # McNemar's exact test, where each side is one greedy run
@@ -93,12 +89,12 @@ def strict_pairs(groups: Sequence[Group]) -> list[Pair]:
     return found
 
 
-def sampled_pairs(groups: Sequence[Group], name: str, kind: Kind, k: int) -> list[Pair]:
+def sampled_pairs(groups: Sequence[Group], name: str, setting: EvalSetting, k: int) -> list[Pair]:
     """Every pair of groups that were sampled alike, in pass@k; the later minus the earlier."""
     found = []
-    having = [g for g in groups if g.sampled(kind)]
-    for alike in _by_problems(having, lambda g: tuple(g.items[0].sampled[kind].problems.id)):
-        scores = [pass_at(g, kind, k) for g in alike]
+    having = [g for g in groups if g.sampled(setting)]
+    for alike in _by_problems(having, lambda g: tuple(g.items[0].sampled[setting].problems.id)):
+        scores = [pass_at(g, setting, k) for g in alike]
         for i, j, estimate, over in _differences(alike, scores):
             found.append(Pair(alike[j].label, alike[i].label, name, estimate, over, None, None, None))
     return found
@@ -177,10 +173,10 @@ def accuracy(group: Group, part: str) -> Estimate:
     return mean_estimate(pooled[None, :], 1)
 
 
-def pass_estimate(group: Group, kind: Kind, k: int) -> Estimate:
+def pass_estimate(group: Group, setting: EvalSetting, k: int) -> Estimate:
     """pass@k of a row whose runs were all sampled so; n samples are worth n // k independent draws of k."""
-    n = min(min(item.sampled[kind].problems.n) for item in group.items)
-    return mean_estimate(pass_at(group, kind, k), n // k)
+    n = min(min(item.sampled[setting].problems.n) for item in group.items)
+    return mean_estimate(pass_at(group, setting, k), n // k)
 
 
 def common_sigmas(records: Sequence[SharpnessRecord]) -> list[float]:
@@ -222,18 +218,53 @@ def without_kv(peak: Peak) -> tuple[int, int]:
     return max(0, peak.host - peak.kv), 0
 
 
+@dataclass(frozen=True)
+class MeanCosts:
+    """What training cost, mean over the runs of a row; None where no file has it."""
+
+    rollouts: float
+    generated_tokens: float | None
+    flops: float | None
+    seconds: float | None
+
+
+def mean_costs(group: Group) -> MeanCosts:
+    """Costs up to the weights that are compared."""
+    spent = [item.spent for item in group.items]
+    known = [cost for cost in spent if cost is not None]
+    if len(known) < len(spent):
+        rollouts = _mean([float(item.eval.rollouts_spent) for item in group.items])
+        return MeanCosts(rollouts, None, None, None)
+    return MeanCosts(
+        rollouts=_mean([float(cost.rollouts) for cost in known]),
+        generated_tokens=_counted(known, lambda cost: float(cost.generated_tokens)),
+        flops=_counted(known, lambda cost: cost.flops),
+        seconds=_counted(known, lambda cost: cost.seconds),
+    )
+
+
+def _counted(costs: Sequence[Cost], part: Callable[[Cost], float]) -> float | None:
+    """Mean over runs. A cost of 0 for a run with rollouts was never counted (`adopt` allows that): then None."""
+    if any(cost.rollouts and not part(cost) for cost in costs):
+        return None
+    return _mean([part(cost) for cost in costs])
+
+
+def _mean(values: Sequence[float]) -> float:
+    return math.fsum(values) / len(values)
+
+
 def row_of(group: Group, gain: Pair | None, passes: dict[str, Estimate], sigma: float | None) -> Row:
     """The row of a group; `gain` is its pair with the base."""
-    strict = group.shares("strict").mean(axis=1).tolist() if group.paired else [_share(i) for i in group.items]
-    spent = [item.spent for item in group.items]
-    costs = [c for c in spent if c is not None] if None not in spent else []
+    by_seed = [float(shares(item, "strict").mean()) for item in group.items]
+    costs = mean_costs(group)
     peaks = [without_kv(item.loaded.record.peak_bytes) for item in group.items]
     sharp = [item.sharpness for item in group.items if item.sharpness is not None]
     return Row(
         label=group.label,
         seeds=len(group.items),
         strict=accuracy(group, "strict"),
-        strict_sd=sd(strict),
+        strict_sd=sd(by_seed),
         flexible=accuracy(group, "flexible"),
         formatted=accuracy(group, "formatted"),
         pass_at=passes,
@@ -241,28 +272,11 @@ def row_of(group: Group, gain: Pair | None, passes: dict[str, Estimate], sigma: 
         progressions=gain.won if gain else None,
         regressions=gain.lost if gain else None,
         p_value=gain.p_value if gain else None,
-        sharpness=None if sigma is None or not sharp else sharpness_estimate(sharp, sigma),
-        rollouts=_mean([float(c.rollouts) for c in costs])
-        if costs
-        else _mean([i.eval.rollouts_spent for i in group.items]),
-        generated_tokens=_told(costs, lambda c: float(c.generated_tokens)),
-        flops=_told(costs, lambda c: c.flops),
-        seconds=_told(costs, lambda c: c.seconds),
+        sharpness=sharpness_estimate(sharp, sigma) if sharp and sigma is not None else None,
+        rollouts=costs.rollouts,
+        generated_tokens=costs.generated_tokens,
+        flops=costs.flops,
+        seconds=costs.seconds,
         host_bytes=max(host for host, _ in peaks),
         device_bytes=max(device for _, device in peaks),
     )
-
-
-def _share(item: Evaluated) -> float:
-    return float(shares(item, "strict").mean())
-
-
-def _told(costs: Sequence[Cost], of: Callable[[Cost], float]) -> float | None:
-    """Mean over runs; None where none tells, or one has rollouts that cost 0: nobody counted (see `adopt`)."""
-    if not costs or any(c.rollouts and not of(c) for c in costs):
-        return None
-    return _mean([of(c) for c in costs])
-
-
-def _mean(values: Sequence[float]) -> float:
-    return math.fsum(values) / len(values)

@@ -1,9 +1,10 @@
 """Which evaluation of which run stands in a comparison, and in what two of them differ in kind.
 
-Reads run directories whole and names every damaged file at once; leaves what the numbers say to `rows` and `pairs`.
+Reads whole run directories and names every damaged file at once.
 """
 
 import operator
+import shlex
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -12,14 +13,15 @@ from typing import TypeVar
 
 import yaml
 
+from esctl.comparison.settings import Difference, EvalSetting, SharpnessSetting
 from esctl.errors import RunError, UsageError
+from esctl.plain import one_line
 from esctl.runs.directory import RunDir
 from esctl.runs.files import read_json
 from esctl.runs.metrics import cost_of
 from esctl.runs.records import BASE, Cost, EvalRecord, RunRecord, SharpnessRecord, is_greedy
 
 T = TypeVar("T")
-Kind = tuple[tuple[str, str], ...]  # the fields that decide what a number means, with their values
 
 
 # Both are safe; the one in C reads a recipe in under 1 ms instead of 5, and a table may hold a hundred.
@@ -28,7 +30,7 @@ LOADER = yaml.CSafeLoader if yaml.__with_libyaml__ else yaml.SafeLoader
 
 @dataclass(frozen=True)
 class Request:
-    """What is to be compared: a split, a task where runs hold several, and an upper limit on training rollouts."""
+    """What to compare: a split, a task where runs hold several, and an upper limit on training rollouts."""
 
     split: str = "test"
     task: str | None = None
@@ -37,7 +39,7 @@ class Request:
 
 @dataclass(frozen=True)
 class Loaded:
-    """One run directory as read; `settings` are the leaves of its recipe but for seed and engine."""
+    """One run directory as read; `settings` are the leaves of its recipe except seed and engine."""
 
     run: RunDir
     record: RunRecord
@@ -47,26 +49,36 @@ class Loaded:
 
 
 @dataclass(frozen=True)
-class Evaluated:
-    """One run with the evaluations that stand for it, all of the same weights."""
+class Chosen:
+    """One run with the evaluations that represent it, all of the same weights."""
 
     loaded: Loaded
     eval: EvalRecord
-    sampled: dict[Kind, EvalRecord]  # for pass@k, by what is comparable
+    sampled: dict[EvalSetting, EvalRecord]  # for pass@k
     sharpness: SharpnessRecord | None
-    spent: Cost | None  # training up to these weights; None where no file tells
+    spent: Cost | None  # training up to these weights; None where no file has it
 
     @property
     def name(self) -> str:
         """The run as messages call it."""
         return str(self.loaded.run.path)
 
+    @property
+    def base(self) -> str:
+        """Hash of the weights it started from."""
+        return self.loaded.record.base.weights_sha256
+
+    @property
+    def setting(self) -> EvalSetting:
+        """What its accuracy means."""
+        return EvalSetting.of(self.eval)
+
 
 @dataclass(frozen=True)
 class Selection:
     """The runs of a comparison, in what they differ in kind, and what a reader must know of the choice."""
 
-    items: tuple[Evaluated, ...]
+    items: tuple[Chosen, ...]
     differences: tuple[str, ...]
     notes: tuple[str, ...]
 
@@ -81,55 +93,32 @@ def load_runs(runs: Sequence[RunDir]) -> list[Loaded]:
 
 
 def select(loaded: Sequence[Loaded], request: Request) -> Selection:
-    """The evaluations to put side by side: of the kept weights, or the last within the limit on rollouts."""
-    pools = [_pool(run, request) for run in loaded]
-    greedy = any(is_greedy(e) for pool in pools for e in pool) or not any(pools)
-    pools = [[e for e in pool if is_greedy(e) == greedy] for pool in pools]
-    options = [_by_kind(run, pool, request.at) for run, pool in zip(loaded, pools, strict=True)]
-    missing = [_missing(run, request, greedy) for run, found in zip(loaded, options, strict=True) if not found]
-    if missing:
-        raise RunError("\n".join(missing))
-    chosen = _alike(options, loaded[0].record.prompt_sha256)
-    items = tuple(_evaluated(run, e, request) for run, e in zip(loaded, chosen, strict=True))
-    differences = [*_differences(items, lambda i: kind(i.eval)), *_other_problems(items)]
-    differences += _differences([i for i in items if i.sharpness], lambda i: _sharpness_kind(i.sharpness))
-    items, unlike = _common_sampling(items)
-    return Selection(items, (*differences, *unlike), (*_choice_notes(items, options, request), *_left_over(items)))
+    """Choose the evaluations to compare: of the kept weights, or the last within the limit on rollouts."""
+    # Greedy answers first: every run has them, they have no seed, and most published accuracies are greedy.
+    everything = [_pool(run, request) for run in loaded]
+    greedy = any(is_greedy(e) for pool in everything for e in pool) or not any(everything)
+    pools = [[e for e in pool if is_greedy(e) == greedy] for pool in everything]
+
+    # Of each run the newest evaluation per setting; then one setting for all runs, if they share any.
+    options = [_by_setting(run, pool, request.at) for run, pool in zip(loaded, pools, strict=True)]
+    _refuse_missing(loaded, options, request, greedy)
+    aligned = _aligned(options, loaded[0].record.prompt_sha256)
+    chosen = [_chosen(run, e, request) for run, e in zip(loaded, aligned, strict=True)]
+
+    # What still differs in kind is refused by the caller, or printed under a banner.
+    items, unlike = _common_sampling(chosen)
+    differences = [*_eval_differences(items), *_other_problems(items), *_sharpness_differences(items), *unlike]
+    notes = [*_choice_notes(items, options, request), *_interrupted(items)]
+    return Selection(tuple(items), tuple(differences), tuple(notes))
 
 
-def kind(record: EvalRecord) -> Kind:
-    """The fields that decide what an accuracy means; how many samples, and their seed, do not."""
-    sampling, mode = record.sampling, record.mode
-    return (
-        ("task.name", record.task.name),
-        ("task.version", str(record.task.version)),
-        ("split", record.split),
-        ("sampling.temperature", f"{sampling.temperature:g}"),
-        ("sampling.top_p", f"{sampling.top_p:g}"),
-        ("sampling.max_tokens", str(sampling.max_tokens)),
-        ("mode.kind", mode.kind),
-        ("mode.sigma", f"{mode.sigma:g}"),
-        ("prompt_sha256", record.prompt_sha256),
-        ("problems_sha256", record.problems_sha256),
-    )
-
-
-def _sharpness_kind(record: SharpnessRecord | None) -> Kind:
-    assert record is not None
-    sampling = record.sampling
-    return (
-        ("sharpness: task.name", record.task.name),
-        ("sharpness: task.version", str(record.task.version)),
-        ("sharpness: split", record.split),
-        ("sharpness: sampling.temperature", f"{sampling.temperature:g}"),
-        ("sharpness: sampling.max_tokens", str(sampling.max_tokens)),
-        ("sharpness: prompt_sha256", record.prompt_sha256),
-        ("sharpness: problems_sha256", record.problems_sha256),
-    )
+def eval_command(target: Path | str, split: str, *flags: str) -> str:
+    """The command that makes an evaluation, as a person can copy it."""
+    return f"`{shlex.join(['esctl', 'eval', str(target), '--split', split, *flags])}`"
 
 
 def _load(run: RunDir, problems: list[str]) -> Loaded | None:
-    """One run; what is wrong with it goes to `problems`."""
+    """One run; what is wrong with it is added to `problems`."""
     record = _attempt(run.read_record, problems)
     evals = [_attempt(partial(_consistent, path), problems) for path in run.eval_files()]
     files = sorted(run.sharpness.glob("*.json"))
@@ -171,11 +160,11 @@ def _consistent(path: Path) -> EvalRecord:
 
 
 def read_settings(run: RunDir) -> dict[str, str]:
-    """The leaves of a run's recipe but for seed and engine; empty for a model trained elsewhere, which has none."""
+    """The leaves of a run's recipe except seed and engine; empty for a model trained elsewhere, which has no recipe."""
     if not run.recipe.exists():
         return {}
     try:
-        tree = yaml.load(run.recipe.read_text(), LOADER)
+        tree = yaml.load(run.recipe.read_text(encoding="utf-8"), LOADER)
     except OSError as error:
         raise RunError(f"{run.recipe}: cannot be read ({error.strerror}); restore it from a copy") from None
     except (yaml.YAMLError, UnicodeDecodeError):
@@ -194,7 +183,7 @@ def _leaves(tree: object, prefix: str = "") -> Iterator[tuple[str, str]]:
 
 
 def _one_base_each(loaded: Sequence[Loaded]) -> list[Loaded]:
-    """Directories that evaluate the same untrained weights are one model: their evaluations go together."""
+    """Directories that evaluate the same untrained weights are one model: their evaluations are merged."""
     found: dict[str, Loaded] = {}
     for run in loaded:
         same = run.record.base.weights_sha256 if run.record.method == BASE else str(run.run.path)
@@ -211,80 +200,110 @@ def _pool(run: Loaded, request: Request) -> list[EvalRecord]:
     return [e for e in run.evals if e.split == request.split and request.task in (None, e.task.name)]
 
 
-def _by_kind(run: Loaded, pool: Iterable[EvalRecord], at: int | None) -> dict[Kind, EvalRecord]:
-    """Of each kind, the evaluation of the weights that stand for the run; of several, the one with most samples."""
-    found: dict[Kind, EvalRecord] = {}
-    for record in sorted(pool, key=lambda e: (*_preference(run, e, at), e.sampling.n)):
-        if at is None or record.rollouts_spent <= at:
-            found[kind(record)] = record
-    return found
+def _by_setting(run: Loaded, pool: Iterable[EvalRecord], at: int | None) -> dict[EvalSetting, EvalRecord]:
+    """Per setting, the evaluation of the weights that represent the run; of several, the one with most samples."""
+
+    def preference(record: EvalRecord) -> tuple[bool, int, int]:
+        kept = at is None and record.step == run.record.kept_generation
+        return kept, record.step, record.sampling.n
+
+    affordable = [e for e in pool if at is None or e.rollouts_spent <= at]
+    return {EvalSetting.of(record): record for record in sorted(affordable, key=preference)}
 
 
-def _preference(run: Loaded, record: EvalRecord, at: int | None) -> tuple[bool, int]:
-    """The kept generation before all others where cost is free, else the latest."""
-    return (at is None and record.step == run.record.kept_generation, record.step)
+def _refuse_missing(
+    loaded: Sequence[Loaded], options: Sequence[dict[EvalSetting, EvalRecord]], request: Request, greedy: bool
+) -> None:
+    """Name every run without a fitting evaluation, and the command that makes one."""
+    sizes = {len(e.problems.id) for found in options for e in found.values()}
+    size = ["-n", str(sizes.pop())] if len(sizes) == 1 else []  # as many problems as the other runs have
+    missing = [_missing(run, request, greedy, size) for run, found in zip(loaded, options, strict=True) if not found]
+    if missing:
+        raise RunError("\n".join(missing))
 
 
-def _missing(run: Loaded, request: Request, greedy: bool) -> str:
+def _missing(run: Loaded, request: Request, greedy: bool, size: Sequence[str]) -> str:
     path = run.run.path
     of = f" of {request.task}" if request.task else ""
     what = f"no {'greedy' if greedy else 'sampled'} evaluation{of} on {request.split}"
     if request.at is not None and _pool(run, request):
         return f"{path}: {what} within {request.at:,} rollouts; evaluate an earlier generation with --step"
-    return f"{path}: {what}; make one with `esctl eval {path} --split {request.split}`"
+    task = ["--task", request.task] if request.task else []
+    return f"{path}: {what}; make one with {eval_command(path, request.split, *task, *size)}"
 
 
-def _alike(options: Sequence[dict[Kind, EvalRecord]], own_prompt: str) -> list[EvalRecord]:
-    """Of each run one evaluation: of a kind that all have, with most problems; else each run's own with most."""
-    common = [k for k in options[0] if all(k in found for found in options[1:])]
-    if len({dict(k)["task.name"] for k in common}) > 1:
-        tasks = ", ".join(sorted({dict(k)["task.name"] for k in common}))
-        raise UsageError(f"runs hold evaluations of several tasks ({tasks}); choose one with --task")
-    if common:
-        best = max(common, key=lambda k: (len(options[0][k].problems.id), options[0][k].prompt_sha256 == own_prompt))
-        return [found[best] for found in options]
-    return [max(found.values(), key=lambda e: len(e.problems.id)) for found in options]
+def _aligned(options: Sequence[dict[EvalSetting, EvalRecord]], own_prompt: str) -> list[EvalRecord]:
+    """Prefer a setting that every run was evaluated under; otherwise take each run's largest evaluation."""
+    common = [setting for setting in options[0] if all(setting in found for found in options[1:])]
+    tasks = sorted({setting.task for setting in common})
+    if len(tasks) > 1:
+        raise UsageError(f"runs hold evaluations of several tasks ({', '.join(tasks)}); choose one with --task")
+    if not common:
+        return [max(found.values(), key=lambda e: len(e.problems.id)) for found in options]
+    best = max(common, key=lambda s: (len(options[0][s].problems.id), s.prompt_sha256 == own_prompt))
+    return [found[best] for found in options]
 
 
-def _evaluated(run: Loaded, chosen: EvalRecord, request: Request) -> Evaluated:
+def _chosen(run: Loaded, evaluation: EvalRecord, request: Request) -> Chosen:
     """The chosen evaluation with what else was measured of the same weights; sharpness on its split if possible."""
-    same = [e for e in run.evals if (e.step, e.split, e.task.name) == (chosen.step, chosen.split, chosen.task.name)]
-    sampled = {kind(e): e for e in sorted(same, key=lambda e: e.sampling.n) if not is_greedy(e)}
-    sharpness = [s for s in run.sharpness if s.step == chosen.step and s.task.name == chosen.task.name]
-    best = max(sharpness, key=lambda s: (s.split == chosen.split, s.cost.rollouts), default=None)  # names are hashes
-    spent = run.record.train if request.at is None else _spent(run, chosen)
-    return Evaluated(run, chosen, sampled, best, spent)
+    weights = (evaluation.step, evaluation.split, evaluation.task.name)
+    same = [e for e in run.evals if (e.step, e.split, e.task.name) == weights]
+    sampled = {EvalSetting.of(e): e for e in sorted(same, key=lambda e: e.sampling.n) if not is_greedy(e)}
+    sharpness = [s for s in run.sharpness if s.step == evaluation.step and s.task.name == evaluation.task.name]
+    best = max(sharpness, key=lambda s: (s.split == evaluation.split, s.cost.rollouts), default=None)
+    spent = run.record.train if request.at is None else _spent(run, evaluation)
+    return Chosen(run, evaluation, sampled, best, spent)
 
 
-def _spent(run: Loaded, chosen: EvalRecord) -> Cost | None:
-    """Training up to an evaluation: from the scores, where the run went on after it."""
-    if chosen.rollouts_spent == run.record.train.rollouts:
+def _spent(run: Loaded, evaluation: EvalRecord) -> Cost | None:
+    """Training up to an evaluation: from the scores, where the run continued after it."""
+    if evaluation.rollouts_spent == run.record.train.rollouts:
         return run.record.train
-    before = [r for r in run.run.read_scores() if r.generation < chosen.step]
-    return cost_of(before, run.record.dim) if before or chosen.rollouts_spent == 0 else None
+    before = [r for r in run.run.read_scores() if r.generation < evaluation.step]
+    return cost_of(before, run.record.dim) if before or evaluation.rollouts_spent == 0 else None
 
 
-def _differences(items: Sequence[Evaluated], kind_of: Callable[[Evaluated], Kind]) -> list[str]:
-    """The fields in which an item differs from the first, with both values and both runs."""
-    found = []
+def _eval_differences(items: Sequence[Chosen]) -> Iterator[str]:
+    """The fields in which a run's evaluation differs from the first one's."""
+    first = items[0]
     for other in items[1:]:
-        pairs = zip(kind_of(items[0]), kind_of(other), strict=True)
-        found += [_difference(field, items[0], a, other, b) for (field, a), (_, b) in pairs if a != b]
-    return found
+        for difference in first.setting.differences(other.setting):
+            yield _difference(difference, first, other) + _way_out(difference, first.eval, other)
 
 
-def _difference(field: str, first: Evaluated, value: str, other: Evaluated, another: str) -> str:
-    told = f"{field} is {value} in {first.name} but {another} in {other.name}"
-    if not field.endswith("prompt_sha256"):
-        return told
-    keys = {k for k in (*first.loaded.settings, *other.loaded.settings) if k.startswith("prompt.")}
+def _way_out(difference: Difference, first: EvalRecord, other: Chosen) -> str:
+    """Other problems are often fewer or more of the same ones: how many, and the command that makes them equal."""
+    here, there = len(first.problems.id), len(other.eval.problems.id)
+    if difference.key != "problems_sha256" or here == there:
+        return ""
+    fewer = min(here, there)
+    return f" ({here:,} problems and {there:,}: give `esctl eval` of the larger `--split {first.split} -n {fewer}`)"
+
+
+def _sharpness_differences(items: Sequence[Chosen]) -> Iterator[str]:
+    measured = [(item, SharpnessSetting.of(item.sharpness)) for item in items if item.sharpness]
+    for other, setting in measured[1:]:
+        first, own = measured[0]
+        for difference in own.differences(setting):
+            yield f"sharpness: {_difference(difference, first, other)}"
+
+
+def _difference(difference: Difference, first: Chosen, other: Chosen) -> str:
+    """One field with both values and both runs; hashes as their first digits."""
+    key, values = difference.key, [str(difference.value), str(difference.other)]
+    if key.endswith("sha256"):
+        values = [value[:8] for value in values]
+    text = one_line(f"{key} is {values[0]} in {first.name} but {values[1]} in {other.name}")
+    if key != "prompt_sha256":
+        return text
     a, b = first.loaded.settings, other.loaded.settings
-    unlike = [f"{k} {a.get(k)} or {b.get(k)}" for k in sorted(keys) if a.get(k) != b.get(k)]
-    return f"the prompts differ: {told}" + (f" ({', '.join(unlike)})" if unlike else "")
+    keys = sorted(k for k in {*a, *b} if k.startswith("prompt.") and a.get(k) != b.get(k))
+    unlike = ", ".join(f"{k} {a.get(k)} or {b.get(k)}" for k in keys)
+    return f"the prompts differ: {text}" + (one_line(f" ({unlike})") if unlike else "")
 
 
-def _other_problems(items: Sequence[Evaluated]) -> list[str]:
-    """Equal hashes that stand for other problems: files made elsewhere can say anything."""
+def _other_problems(items: Sequence[Chosen]) -> list[str]:
+    """Equal hashes of different problems: files made elsewhere can claim anything."""
     first = items[0]
     return [
         f"problems.id differ between {first.name} and {other.name} although problems_sha256 is equal"
@@ -293,42 +312,36 @@ def _other_problems(items: Sequence[Evaluated]) -> list[str]:
     ]
 
 
-def _common_sampling(items: Sequence[Evaluated]) -> tuple[tuple[Evaluated, ...], list[str]]:
+def _common_sampling(items: Sequence[Chosen]) -> tuple[list[Chosen], list[str]]:
     """The items with the samplings that all sampled ones share, and in what they differ where they share none."""
     having = [item for item in items if item.sampled]
     if not having:
-        return tuple(items), []
-    common = [k for k in having[0].sampled if all(k in item.sampled for item in having)]
+        return list(items), []
+    first = having[0]
+    common = [s for s in first.sampled if all(s in item.sampled for item in having)]
     if not common:
-        return tuple(items), [f"pass@k: {d}" for d in _differences(having, lambda i: next(iter(i.sampled)))]
-    best: dict[str, Kind] = {}  # of each sampling, the kind with most problems
-    for k in sorted(common, key=lambda k: len(having[0].sampled[k].problems.id)):
-        best[sampling_text(k)] = k
+        own = next(iter(first.sampled))
+        unlike = [(other, own.differences(next(iter(other.sampled)))) for other in having[1:]]
+        return list(items), [f"pass@k: {_difference(d, first, other)}" for other, found in unlike for d in found]
+    best: dict[str, EvalSetting] = {}  # per decoding, the setting with most problems
+    for setting in sorted(common, key=lambda s: len(first.sampled[s].problems.id)):
+        best[setting.decoding] = setting
     kept = [best[text] for text in sorted(best)]
-    return tuple(replace(i, sampled={k: i.sampled[k] for k in kept if k in i.sampled}) for i in items), []
-
-
-def sampling_text(of: Kind) -> str:
-    """How answers were drawn, for a heading."""
-    fields = dict(of)
-    temperature = fields["sampling.temperature"]
-    drawn = "greedy" if temperature == "0" else f"T = {temperature}, top-p {fields['sampling.top_p']}"
-    weights = f", weight noise {fields['mode.sigma']}" if fields["mode.kind"] == "weight" else ""
-    return f"{drawn}{weights}"
+    return [replace(i, sampled={s: i.sampled[s] for s in kept if s in i.sampled}) for i in items], []
 
 
 def _choice_notes(
-    items: Sequence[Evaluated], options: Sequence[dict[Kind, EvalRecord]], request: Request
+    items: Sequence[Chosen], options: Sequence[dict[EvalSetting, EvalRecord]], request: Request
 ) -> Iterator[str]:
     """Where the choice was not the obvious one."""
     for item, found in zip(items, options, strict=True):
         kept, step = item.loaded.record.kept_generation, item.eval.step
         if request.at is None and kept not in (None, step):
-            yield f"{item.name}: no such evaluation of generation {kept}, whose weights it keeps; {step} stands for it"
+            yield f"{item.name}: no such evaluation of generation {kept}, whose weights it keeps; {step} is used"
         if request.at is not None and step == 0 and item.loaded.record.generation:
             yield f"{item.name}: evaluated within {request.at:,} rollouts only before training; the row is its base"
         if len(found) > 1:
-            yield f"{item.name}: {len(found)} evaluations fit; compared is {_short(item.eval)}"
+            yield f"{item.name}: {len(found)} evaluations fit; {_short(item.eval)} is compared"
         elsewhere = {e.step for e in item.loaded.evals if not is_greedy(e) and e.split == request.split} - {step}
         if elsewhere and not item.sampled:
             yield f"{item.name}: sampled evaluations of generation {min(elsewhere)} left out, {step} is compared"
@@ -339,7 +352,7 @@ def _short(record: EvalRecord) -> str:
     return f"{len(record.problems.id)} problems, {sampling.max_tokens} tokens, prompt {record.prompt_sha256[:8]}"
 
 
-def _left_over(items: Sequence[Evaluated]) -> Iterator[str]:
+def _interrupted(items: Sequence[Chosen]) -> Iterator[str]:
     """Evaluations that were interrupted and hold no result yet."""
     for item in items:
         for part in sorted(item.loaded.run.evals.glob("*.part*")):

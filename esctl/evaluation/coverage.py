@@ -13,9 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from esctl.runs.records import EvalRecord, EvalSample, Mode, ProblemCounts, SamplingRecord, TaskRecord
-from esctl.stats import Estimate, over_problems, pass_at_k, wilson
-
-BINS = 10
+from esctl.stats import Estimate, over_problems, pass_values, solved_histogram, wilson
 
 
 @dataclass(frozen=True)
@@ -32,7 +30,7 @@ class Coverage:
     formatted: float
     length: float  # mean tokens per completion
     truncated: float
-    histogram: list[int]  # see `histogram`
+    histogram: list[int]  # see `solved_histogram`
 
 
 def coverage(record: EvalRecord) -> Coverage:
@@ -50,16 +48,8 @@ def coverage(record: EvalRecord) -> Coverage:
         formatted=sum(p.formatted) / total,
         length=sum(p.tokens) / total,
         truncated=sum(p.truncated) / total,
-        histogram=histogram(p),
+        histogram=solved_histogram(p.n, p.strict),
     )
-
-
-def histogram(problems: ProblemCounts) -> list[int]:
-    """Problems by accuracy c/n: first exactly 0, the unsolvable; then (0, 0.1], (0.1, 0.2], …, (0.9, 1]."""
-    found = [0] * (BINS + 1)
-    for c, n in zip(problems.strict, problems.n, strict=True):
-        found[-(-BINS * c // n)] += 1  # the ceiling, in whole numbers: 3 of 10 is in the third bin for certain
-    return found
 
 
 def problem_counts(
@@ -157,5 +147,4 @@ def passk_report(run: str, record: EvalRecord, ks: Sequence[int]) -> PassKReport
 
 def _passk_estimate(problems: ProblemCounts, right: Sequence[int], k: int) -> Estimate:
     """Problems are independent, a problem's samples are alike; n samples are worth n // k independent draws of k."""
-    values = [pass_at_k(n, c, k) for n, c in zip(problems.n, right, strict=True)]
-    return over_problems(values, min(problems.n) // k)
+    return over_problems(pass_values(problems.n, right, k), min(problems.n) // k)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from esctl.engines import Engine, Sampling
 from esctl.evaluation.coverage import problem_counts
-from esctl.evaluation.sampling import GREEDY, WEIGHT, Chunk, Decoding, chunks, missing, noise_seed, token_seed
+from esctl.evaluation.sampling import GREEDY, Chunk, Decoding, chunks, missing, noise_seed, token_seed
 from esctl.experiment.experiment import Experiment, Split
 from esctl.experiment.scoring import Scored
 from esctl.noise.moves import EMPTY, Move, Round
@@ -27,7 +27,7 @@ from esctl.runs.files import (
     write_gzip_lines,
     write_json,
 )
-from esctl.runs.records import Cost, EvalPart, EvalRecord, EvalSample, SamplingRecord, TaskRecord
+from esctl.runs.records import WEIGHT, Cost, EvalPart, EvalRecord, EvalSample, SamplingRecord, TaskRecord
 from esctl.tasks import Problem
 
 Samples = Mapping[tuple[str, int], EvalSample]  # by problem id and sample index

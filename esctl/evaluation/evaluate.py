@@ -10,11 +10,11 @@ from pathlib import Path
 from esctl.engines import Engine
 from esctl.errors import UsageError
 from esctl.evaluation.draw import EvalProgress, EvalRequest, evaluate, stored_eval
-from esctl.evaluation.sampling import GREEDY, Decoding, decoding_text
+from esctl.evaluation.sampling import GREEDY, Decoding
 from esctl.evaluation.target import Asked, Target, find_target
 from esctl.experiment.experiment import Experiment
 from esctl.experiment.provenance import peak_bytes
-from esctl.runs.records import Cost, EvalRecord, RunRecord
+from esctl.runs.records import Cost, EvalRecord, RunRecord, decoding_text
 
 Report = Callable[[str, EvalProgress], None]  # what is evaluated, in words, and how far it is
 

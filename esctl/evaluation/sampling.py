@@ -15,12 +15,11 @@ from dataclasses import dataclass
 
 from esctl.errors import UsageError
 from esctl.noise.moves import hash64
-from esctl.runs.records import Mode
+from esctl.runs.records import WEIGHT, Mode
 
 # At most, of one chunk, which an interrupted evaluation may lose: vLLM is asked for several of its batches at once, but
 # a greedy evaluation still comes in parts.
 ROLLOUTS, PROBLEMS = 4096, 1024
-WEIGHT = "weight"  # a mode's kind
 TOKENS = Mode()
 
 
@@ -44,12 +43,6 @@ class Chunk:
 
     problems: tuple[int, ...]  # places in the split
     samples: range
-
-
-def decoding_text(temperature: float, top_p: float, mode: Mode) -> str:
-    """Where the spread of samples comes from, in words."""
-    tokens = "greedy" if temperature == 0 else f"temperature {temperature:g}, top-p {top_p:g}"
-    return f"weight noise {mode.sigma:g}, {tokens}" if mode.kind == WEIGHT else tokens
 
 
 def token_seed(seed: int, problem: str, sample: int) -> int:

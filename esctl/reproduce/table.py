@@ -15,7 +15,7 @@ import yaml
 from pydantic import Field, ValidationError
 
 from esctl.comparison import tables
-from esctl.comparison.compare import Comparison, Wanted, compare_loaded
+from esctl.comparison.compare import CompareOptions, Comparison, compare_loaded
 from esctl.comparison.groups import grouped
 from esctl.comparison.plots import draw
 from esctl.comparison.report import Evidence, report
@@ -204,13 +204,13 @@ def _write_model(planned: Sequence[Planned], root: Path, split: str = "test") ->
     own = [item for item, p in zip(loaded, planned, strict=True) if p.recipe.task.name == task]
     request = Request(split, task)
     ks = next((p.job.passk.ks for p in planned if p.job.passk and p.recipe.task.name == task), ())
-    table, groups = compare_loaded(own, Wanted(request, ks)), tuple(grouped(select(own, request).items))
+    table, groups = compare_loaded(own, CompareOptions(request, ks)), tuple(grouped(select(own, request).items))
     others = []
     for other in sorted({t for p in planned for t in tasks_of(p)} - {task}):
         there = [item for item, p in zip(loaded, planned, strict=True) if other in tasks_of(p)]
-        others.append(compare_loaded(there, Wanted(Request(split, other))))
+        others.append(compare_loaded(there, CompareOptions(Request(split, other))))
     if len(at_home) > len(own):  # runs trained on another task, tested on this one
-        others.append(compare_loaded(at_home, Wanted(request)))
+        others.append(compare_loaded(at_home, CompareOptions(request)))
     answers = report(Evidence(table, groups, tuple(others)))
     return [*_written(root, table, others, answers), *draw(groups, root / "plots").files]
 

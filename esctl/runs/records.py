@@ -263,9 +263,16 @@ def strict_share(record: EvalRecord) -> float:
     return sum(record.problems.strict) / sum(record.problems.n)
 
 
-BASE = "base"
+BASE = "base"  # a run's method where nothing was trained
+WEIGHT = "weight"  # a mode's kind: samples differ in their weights
 
 
 def is_greedy(record: EvalRecord) -> bool:
     """One greedy answer per problem."""
     return record.sampling.temperature == 0 and record.mode.kind == "token"
+
+
+def decoding_text(temperature: float, top_p: float, mode: Mode) -> str:
+    """Where the spread of samples comes from, in words."""
+    tokens = "greedy" if temperature == 0 else f"temperature {temperature:g}, top-p {top_p:g}"
+    return f"weight noise {mode.sigma:g}, {tokens}" if mode.kind == WEIGHT else tokens

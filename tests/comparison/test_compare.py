@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 from miniature import RECORD, evaluation, sampled, sharpness, write_base, write_evals, write_run
 
-from esctl.comparison.compare import Comparison, Wanted
+from esctl.comparison.compare import CompareOptions, Comparison
 from esctl.comparison.compare import compare as compare_runs
 from esctl.comparison.selection import Request
 from esctl.errors import UsageError
@@ -24,17 +24,17 @@ TIMED = """
 import sys, time
 from pathlib import Path
 begun = time.process_time()
-from esctl.comparison.compare import Wanted, compare
+from esctl.comparison.compare import CompareOptions, compare
 from esctl.runs.directory import find_runs
 from esctl.comparison.tables import terminal
-terminal(compare(find_runs([Path(sys.argv[1])]), Wanted()))
+terminal(compare(find_runs([Path(sys.argv[1])]), CompareOptions()))
 heavy = [name for name in ("torch", "vllm", "scipy", "matplotlib") if name in sys.modules]
 print(time.process_time() - begun, *heavy)
 """
 
 
 def compare(runs: Sequence[RunDir], *ks: int, force: bool = False) -> Comparison:
-    return compare_runs(runs, Wanted(Request("test"), ks, force=force))
+    return compare_runs(runs, CompareOptions(Request("test"), ks, force=force))
 
 
 def three_seeds(tmp_path, method: str, right: Sequence[Sequence[int]]) -> list[RunDir]:
@@ -106,19 +106,23 @@ def test_a_gain_does_not_depend_on_the_order_of_rows(tmp_path):
 
 
 def test_without_its_base_a_row_claims_no_gain_and_says_so(tmp_path):
-    found = compare([write_run(tmp_path / "run", evaluation(NINE))])
+    run = write_run(tmp_path / "run", evaluation(NINE))
+    found = compare([run])
     assert (found.rows[0].gain, found.rows[0].p_value) == (None, None)
-    assert found.notes[0] == "ES: no row for its base, so no gain; `esctl eval embedded` makes one"
+    command = f"`esctl eval embedded --split test --recipe {run.recipe} -n 10`"
+    assert found.notes[0] == f"ES: no row for its base, so no gain; {command} makes one"
+    run.recipe.unlink()
+    assert "`esctl eval embedded --split test --task arithmetic -n 10` makes one" in compare([run]).notes[0]
 
 
 def test_gains_can_be_held_against_another_run_of_the_same_base(tmp_path):
     essam = write_run(tmp_path / "essam", evaluation(SEVEN), method="essam")
     run = write_run(tmp_path / "es", evaluation(NINE))
-    found = compare_runs([run], Wanted(base=essam))
+    found = compare_runs([run], CompareOptions(base=essam))
     assert [(r.label, r.gain and round(r.gain.value, 3)) for r in found.rows] == [("ESSAM", None), ("ES", 0.2)]
     alien = write_base(tmp_path / "alien", evaluation(SEVEN, step=0), weights="another")
     with pytest.raises(UsageError, match="starts from weights another, as no run here does; leave it out"):
-        compare_runs([run], Wanted(base=alien))
+        compare_runs([run], CompareOptions(base=alien))
 
 
 def test_every_pair_is_tested_on_its_problems_the_later_minus_the_earlier(tmp_path):
@@ -150,7 +154,7 @@ def test_pass_at_k_is_the_unbiased_mean_in_a_column_per_k(tmp_path):
     gap = (pass_at_k(16, 2, 4) + 1 - pass_at_k(8, 4, 4)) / 2
     [pair] = [p for p in found.pairs if p.metric == "pass@4"]
     assert pair.difference.value == pytest.approx(gap)
-    assert "pass@k: T = 0.6, top-p 0.95, 2 problems, 8 to 16 samples of each" in found.notes
+    assert "pass@k: temperature 0.6, top-p 0.95, 2 problems, 8 to 16 samples of each" in found.notes
     with pytest.raises(UsageError, match=r"--k 9: .*base has 8 samples per problem; give 1 to 8"):
         compare([base, run], 9)
     assert compare([base, run]).columns == ("pass@1", "pass@8")
@@ -218,10 +222,10 @@ def test_a_model_trained_elsewhere_joins_with_two_files(tmp_path):
 def test_published_rows_are_of_the_task_or_refused(tmp_path):
     run = write_run(tmp_path / "run", evaluation(NINE))
     with pytest.raises(UsageError, match="published rows: essam-gsm8k is about gsm8k, these runs about arithmetic"):
-        compare_runs([run], Wanted(published="essam-gsm8k"))
+        compare_runs([run], CompareOptions(published="essam-gsm8k"))
     with pytest.raises(UsageError, match="--references all: none is about arithmetic; choose essam-gsm8k"):
-        compare_runs([run], Wanted(published="all"))
-    forced = compare_runs([run], Wanted(published="essam-gsm8k", force=True))
+        compare_runs([run], CompareOptions(published="all"))
+    forced = compare_runs([run], CompareOptions(published="essam-gsm8k", force=True))
     assert {r.citation for r in forced.references} == {"arXiv 2602.01003"}
     assert forced.differences
 

@@ -113,9 +113,10 @@ def test_pass_curve_is_the_estimator_at_powers_of_two(full):
 
 
 def test_coverage_has_an_unsolvable_bin_and_sums_to_one(full):
-    [kind] = curves.samplings(full)
-    # Of 8 samples: 0 | 1 | 2 | 4 5 | 6 7 | 8; a bin holds its lower edge.
-    assert curves.coverage(full[0], kind).shares == pytest.approx((0.2, 0.1, 0.1, 0.2, 0.2, 0.2))
+    [setting] = curves.samplings(full)
+    # Of 8 samples, 12.5 % each: 0 | | 1 | 2 | | 4 | | 5 | 6 | 7 | 8; a bin holds its upper edge.
+    shares = (0.2, 0, 0.1, 0.1, 0, 0.1, 0, 0.1, 0.1, 0.1, 0.2)
+    assert curves.coverage(full[0], setting).shares == pytest.approx(shares)
 
 
 def test_directions_are_compared_with_random_ones_of_equal_norm(full):

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import pytest
 from miniature import evaluation, sharpness, write_base, write_run
 
-from esctl.comparison.compare import Wanted, compare_loaded
+from esctl.comparison.compare import CompareOptions, compare_loaded
 from esctl.comparison.groups import grouped
 from esctl.comparison.report import (
     Evidence,
@@ -27,7 +27,7 @@ MOST = [1] * 160 + [0] * 40
 
 def evidence(runs: Sequence[RunDir]) -> Evidence:
     loaded = load_runs(runs)
-    return Evidence(compare_loaded(loaded, Wanted()), tuple(grouped(select(loaded, Request()).items)))
+    return Evidence(compare_loaded(loaded, CompareOptions()), tuple(grouped(select(loaded, Request()).items)))
 
 
 def measured(run: RunDir, drops: Sequence[float]) -> RunDir:

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 from miniature import RECORD, evaluation, sampled, sharpness, write_base, write_evals, write_run, write_scores
 
-from esctl.comparison.compare import Wanted, compare
+from esctl.comparison.compare import CompareOptions, compare
 from esctl.comparison.selection import Request
 from esctl.comparison.tables import markdown, terminal
 from esctl.errors import EsctlError, RunError, UsageError
@@ -20,10 +20,10 @@ GREEDY = evaluation(SEVEN).sampling
 
 
 def strict(*runs: RunDir, **request: object) -> list[float]:
-    return [row.strict.value for row in compare(runs, Wanted(Request(**request))).rows]
+    return [row.strict.value for row in compare(runs, CompareOptions(Request(**request))).rows]
 
 
-def refusal(runs, wanted: Wanted = Wanted()) -> list[str]:
+def refusal(runs, wanted: CompareOptions = CompareOptions()) -> list[str]:
     with pytest.raises(EsctlError) as error:
         compare(runs, wanted)
     return str(error.value).splitlines()
@@ -35,8 +35,8 @@ def test_the_evaluation_of_the_kept_weights_stands_for_a_run(tmp_path):
     run.write_record(replace(RECORD, kept_generation=None))
     assert strict(run) == [0.7]  # not finished: the newest so far
     run.write_record(replace(RECORD, kept_generation=15))
-    note = f"{run.path}: no such evaluation of generation 15, whose weights it keeps; 20 stands for it"
-    assert note in compare([run], Wanted()).notes
+    note = f"{run.path}: no such evaluation of generation 15, whose weights it keeps; 20 is used"
+    assert note in compare([run], CompareOptions()).notes
 
 
 def test_at_equal_cost_each_run_gives_its_last_evaluation_within_the_limit(tmp_path):
@@ -44,23 +44,23 @@ def test_at_equal_cost_each_run_gives_its_last_evaluation_within_the_limit(tmp_p
     run = write_run(tmp_path / "run", *evals)
     write_scores(run, 10)
     base = write_base(tmp_path / "base", replace(evaluation(SEVEN, step=0), rollouts_spent=0))
-    found = compare([base, run], Wanted(Request(at=64 * 6)))
+    found = compare([base, run], CompareOptions(Request(at=64 * 6)))
     assert [(r.strict.value, r.rollouts, r.generated_tokens, r.seconds) for r in found.rows] == [
         (0.7, 0, 0, 0), (0.5, 320, 6400, 10.0),
     ]  # fmt: skip
     assert found.rows[1].flops == 2 * 1000 * 5 * (640 + 1280)
     assert "at most 384 training rollouts" in terminal(found)
     untrained = "evaluated within 100 rollouts only before training; the row is its base"
-    assert f"{run.path}: {untrained}" in compare([base, run], Wanted(Request(at=100))).notes
+    assert f"{run.path}: {untrained}" in compare([base, run], CompareOptions(Request(at=100))).notes
     late = write_run(tmp_path / "late", evals[-1], method="essam")
-    assert refusal([base, run, late], Wanted(Request(at=100))) == [
+    assert refusal([base, run, late], CompareOptions(Request(at=100))) == [
         f"{late.path}: no greedy evaluation on test within 100 rollouts; evaluate an earlier generation with --step"
     ]
 
 
 def test_costs_that_no_file_tells_are_left_out(tmp_path):
     run = write_run(tmp_path / "run", replace(evaluation(SEVEN, step=5), rollouts_spent=320))
-    [row] = compare([run], Wanted(Request(at=400))).rows
+    [row] = compare([run], CompareOptions(Request(at=400))).rows
     assert (row.rollouts, row.generated_tokens, row.flops, row.seconds) == (320, None, None, None)
 
 
@@ -69,7 +69,7 @@ def test_costs_that_no_file_tells_are_left_out(tmp_path):
     [
         ({"task": TaskRecord("arithmetic", 2)}, "task.version is 1"),
         ({"prompt_sha256": "other"}, "the prompts differ: prompt_sha256 is prompt"),
-        ({"problems_sha256": "other"}, "problems_sha256 is test-problems"),
+        ({"problems_sha256": "other"}, "problems_sha256 is test-pro"),
         ({"sampling": replace(GREEDY, max_tokens=32)}, "sampling.max_tokens is 64"),
     ],
 )
@@ -82,7 +82,7 @@ def test_what_differs_in_kind_is_refused_by_field_values_and_runs_or_printed_und
     assert line.startswith(f"not comparable: {told} in {runs[0].path} but ")
     assert f" in {runs[1].path}" in line
     assert line.endswith("; evaluate them alike, or print anyway with --force")
-    forced = compare(runs, Wanted(force=True))
+    forced = compare(runs, CompareOptions(force=True))
     assert forced.differences[0].startswith(told)
     assert terminal(forced).startswith("NOT COMPARABLE: ")
     assert markdown(forced).startswith("NOT COMPARABLE: ")
@@ -97,6 +97,23 @@ def test_two_runs_that_differ_in_prompt_only_are_refused_naming_what_was_changed
     assert "(prompt.shots 0 or 4)" in line
 
 
+def test_a_missing_evaluation_is_asked_for_with_as_many_problems_as_the_others_have(tmp_path):
+    tuned = write_run(tmp_path / "tuned", evaluation(SEVEN, split="validation"))
+    base = write_base(tmp_path / "my base", evaluation(NINE, step=0))
+    what = f"{base.path}: no greedy evaluation on validation"
+    command = f"`esctl eval '{base.path}' --split validation -n 10`"
+    assert refusal([base, tuned], CompareOptions(Request("validation"))) == [f"{what}; make one with {command}"]
+
+
+def test_other_numbers_of_problems_are_refused_with_the_number_that_makes_them_equal(tmp_path):
+    whole = replace(evaluation([1] * 12, split="validation"), problems_sha256="1" * 64)
+    part = replace(evaluation(SEVEN, split="validation"), problems_sha256="2" * 64)
+    runs = [write_run(tmp_path / "a", whole), write_run(tmp_path / "b", part, method="essam")]
+    [line] = refusal(runs, CompareOptions(Request("validation")))
+    assert "12 problems and 10: give `esctl eval` of the larger `--split validation -n 10`" in line
+    assert "1" * 9 not in line  # the first digits of a hash are enough for a person
+
+
 def test_samplings_that_no_two_runs_share_are_refused(tmp_path):
     runs = [write_run(tmp_path / "a", evaluation([1]), sampled([2], 8))]
     runs += [write_run(tmp_path / "b", evaluation([1]), sampled([2], 8, temperature=1.0), method="essam")]
@@ -107,7 +124,7 @@ def test_sharpness_on_other_problems_is_refused(tmp_path):
     runs = [write_run(tmp_path / "a", evaluation(SEVEN)), write_run(tmp_path / "b", evaluation(SEVEN), method="essam")]
     write_json(runs[0].sharpness / "s.json", sharpness([0.1, 0.2]))
     write_json(runs[1].sharpness / "s.json", replace(sharpness([0.1, 0.2]), problems_sha256="other"))
-    assert refusal(runs)[0].startswith("not comparable: sharpness: problems_sha256 is test-problems in ")
+    assert refusal(runs)[0].startswith("not comparable: sharpness: problems_sha256 is test-pro in ")
 
 
 def test_equal_hashes_of_other_problems_are_refused(tmp_path):
@@ -115,7 +132,7 @@ def test_equal_hashes_of_other_problems_are_refused(tmp_path):
     other = replace(other, problems=replace(other.problems, id=[f"q{i}" for i in range(10)]))
     runs = [write_run(tmp_path / "a", evaluation(SEVEN)), write_run(tmp_path / "b", other, method="essam")]
     assert "problems.id differ between" in refusal(runs)[0]
-    assert compare(runs, Wanted(force=True)).pairs == ()
+    assert compare(runs, CompareOptions(force=True)).pairs == ()
 
 
 def test_of_several_evaluations_the_one_that_all_have_with_most_problems_is_compared(tmp_path):
@@ -125,8 +142,8 @@ def test_of_several_evaluations_the_one_that_all_have_with_most_problems_is_comp
     b = write_run(tmp_path / "b", few, evaluation(NINE), method="essam")
     assert strict(a, b) == [0.7, 0.9]
     assert (
-        f"{a.path}: 3 evaluations fit; compared is 10 problems, 64 tokens, prompt prompt"
-        in compare([a, b], Wanted()).notes
+        f"{a.path}: 3 evaluations fit; 10 problems, 64 tokens, prompt prompt is compared"
+        in compare([a, b], CompareOptions()).notes
     )
 
 
@@ -137,21 +154,21 @@ def test_only_evaluations_of_the_split_and_task_count_and_greedy_ones_first(tmp_
     assert strict(run) == [0.7]
     assert strict(run, split="validation") == [0.9]
     way_out = f"make one with `esctl eval {run.path} --split train`"
-    assert refusal([run], Wanted(Request("train"))) == [f"{run.path}: no greedy evaluation on train; {way_out}"]
+    assert refusal([run], CompareOptions(Request("train"))) == [f"{run.path}: no greedy evaluation on train; {way_out}"]
     write_evals(run, evaluation(SEVEN), replace(evaluation(NINE), task=TaskRecord("gsm8k", 1)))
     assert refusal([run]) == ["runs hold evaluations of several tasks (arithmetic, gsm8k); choose one with --task"]
     assert strict(run, task="gsm8k") == [0.9]
 
 
 def test_where_nothing_is_greedy_the_sampled_mean_is_compared_and_said_so(tmp_path):
-    found = compare([write_run(tmp_path / "run", sampled([2, 4], 8))], Wanted())
-    assert (found.rows[0].strict.value, found.sampling) == (3 / 8, "T = 0.6, top-p 0.95")
+    found = compare([write_run(tmp_path / "run", sampled([2, 4], 8))], CompareOptions())
+    assert (found.rows[0].strict.value, found.sampling) == (3 / 8, "temperature 0.6, top-p 0.95")
 
 
 def test_two_directories_of_one_untrained_model_are_one_row(tmp_path):
     one = write_base(tmp_path / "one", evaluation(SEVEN, step=0))
     two = write_base(tmp_path / "two", sampled([8] * 10, 8, step=0))
-    [row] = compare([one, two], Wanted(ks=(1,))).rows
+    [row] = compare([one, two], CompareOptions(ks=(1,))).rows
     assert (row.seeds, row.strict.value, row.pass_at["pass@1"].value) == (1, 0.7, 1.0)
 
 
@@ -192,7 +209,9 @@ def test_a_folder_without_its_run_json_is_named(tmp_path):
 def test_an_interrupted_evaluation_is_said(tmp_path):
     run = write_run(tmp_path / "run", evaluation(SEVEN))
     (run.evals / "x.part.jsonl").write_text("{}\n")
-    assert any("an evaluation that was interrupted is left out" in note for note in compare([run], Wanted()).notes)
+    assert any(
+        "an evaluation that was interrupted is left out" in note for note in compare([run], CompareOptions()).notes
+    )
 
 
 def test_an_untrained_model_has_spent_nothing(tmp_path):

@@ -7,7 +7,7 @@ import pytest
 from miniature import evaluation, sampled, sharpness, write_base, write_run
 
 from esctl.comparison import tables
-from esctl.comparison.compare import Comparison, Wanted, compare
+from esctl.comparison.compare import CompareOptions, Comparison, compare
 from esctl.runs.files import write_json
 from esctl.stats import wilson
 
@@ -20,7 +20,7 @@ def found(tmp_path) -> Comparison:
     base = write_base(tmp_path / "base", evaluation(SEVEN, step=0), sampled([4] * 10, 8, step=0))
     run = write_run(tmp_path / "run", evaluation(NINE), sampled([6] * 10, 8), label="ES_50% & more")
     write_json(run.sharpness / "s.json", sharpness([0.02, 0.03, 0.04], (0.01,)))
-    return compare([base, run], Wanted(ks=(1,), published="essam-gsm8k", force=True))
+    return compare([base, run], CompareOptions(ks=(1,), published="essam-gsm8k", force=True))
 
 
 def blocks(text: str) -> list[list[str]]:

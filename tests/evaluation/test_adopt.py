@@ -61,7 +61,7 @@ def test_weights_are_linked_to_or_copied(foreign, tmp_path):
 
 @pytest.mark.slow
 def test_an_adopted_run_is_evaluated_and_compared_with_its_base(foreign, tmp_path):
-    from esctl.comparison.compare import Wanted, compare
+    from esctl.comparison.compare import CompareOptions, compare
     from esctl.comparison.selection import Request
     from esctl.evaluation.evaluate import assess
     from esctl.evaluation.target import Asked
@@ -74,7 +74,7 @@ def test_an_adopted_run_is_evaluated_and_compared_with_its_base(foreign, tmp_pat
     assert own.record.weights_sha256 != plain.record.weights_sha256
     assert own.record.prompt_sha256 == plain.record.prompt_sha256
     assert own.record.rollouts_spent == 512
-    rows = compare(find_runs([tmp_path / "runs"]), Wanted(Request("test"))).rows
+    rows = compare(find_runs([tmp_path / "runs"]), CompareOptions(Request("test"))).rows
     assert {row.label for row in rows} == {"GRPO (verl)", "base"}
 
 

@@ -6,8 +6,9 @@ from dataclasses import replace
 import pytest
 from miniature import evaluation
 
-from esctl.evaluation.coverage import coverage, entropy, histogram, majority, majority_right, problem_counts
+from esctl.evaluation.coverage import coverage, entropy, majority, majority_right, problem_counts
 from esctl.runs.records import EvalSample, ProblemCounts
+from esctl.stats import solved_histogram
 
 
 def sample(answer: str | None, strict: bool = False, tokens: int = 5, formatted: bool = True) -> EvalSample:
@@ -25,14 +26,14 @@ def counts(strict: list[int], n: int) -> ProblemCounts:
 @pytest.mark.parametrize("n", [1, 3, 10, 128])
 def test_every_problem_is_in_one_bin_and_only_unsolved_ones_in_the_first(n):
     for c in range(n + 1):
-        found = histogram(counts([c], n))
+        found = solved_histogram([n], [c])
         [place] = [i for i, count in enumerate(found) if count]
         assert (place == 0) == (c == 0)
         assert 10 * c / n <= place < 10 * c / n + 1
 
 
 def test_a_share_on_an_edge_is_in_the_bin_that_ends_there():
-    assert [histogram(counts([c], 10)).index(1) for c in range(11)] == list(range(11))
+    assert [solved_histogram([10], [c]).index(1) for c in range(11)] == list(range(11))
 
 
 def test_entropy_counts_no_answer_as_an_answer():
