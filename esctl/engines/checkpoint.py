@@ -1,6 +1,5 @@
 """What a model folder says besides its weights: end tokens, context length, and how tokens decode to text."""
 
-import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,7 +9,7 @@ import torch
 
 from esctl.engines import Completion, EngineSpec, Samples, Sampling, TokenIds
 from esctl.engines.weights.dtypes import torch_dtype
-from esctl.engines.weights.model import check_model
+from esctl.engines.weights.model import check_model, quiet_transformers, read_settings
 from esctl.errors import EngineError, UsageError
 
 if TYPE_CHECKING:
@@ -47,9 +46,10 @@ class Checkpoint:
         if spec.max_model_len is not None and spec.max_model_len > limit:
             raise UsageError(f"max_model_len {spec.max_model_len}: the model in {folder} takes {limit} tokens at most")
         try:
-            tokenizer = AutoTokenizer.from_pretrained(folder)
-        except (OSError, ValueError) as error:
-            reason = str(error).strip().split("\n")[0]
+            with quiet_transformers():
+                tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
+        except Exception as error:  # damaged files raise errors of several libraries
+            reason = (str(error).strip() or type(error).__name__).split("\n")[0]
             raise EngineError(f"model {folder} has no tokenizer that can be loaded ({reason}): add its files") from None
         stops = set(_end_tokens(folder)) | ({tokenizer.eos_token_id} - {None})
         return cls(folder, tokenizer, frozenset(stops), spec.max_model_len or limit, kv_elements(text))
@@ -75,6 +75,52 @@ class Checkpoint:
             Completion(text, tuple(row), "stop" if end else "length", ok)
             for text, row, end, ok in zip(texts, tokens, ended, finite, strict=True)
         ]
+
+
+class Vocabulary(Protocol):
+    """The part of a tokenizer that says which ids it gives."""
+
+    @property
+    def chat_template(self) -> str | dict[str, str] | None:
+        """The template of a conversation, or several by name."""
+
+    @property
+    def all_special_tokens(self) -> list[str]:
+        """Every token with a role, such as the end of a turn."""
+
+    def get_vocab(self) -> dict[str, int]:
+        """Every token's id, added tokens included."""
+
+
+def refuse_large_vocabulary(model: Path | str, tokenizer: Vocabulary, config: "PretrainedConfig") -> int:
+    """Refuse a tokenizer whose ids exceed the model's rows; returns the number of rows.
+
+    Special tokens that the chat template does not use are let through: text-only Gemma 3 has one for images. A prompt
+    that contains one is refused by `refuse_unknown_ids`.
+    """
+    rows = int(config.get_text_config().vocab_size)
+    vocabulary = tokenizer.get_vocab()
+    special = set(tokenizer.all_special_tokens)
+    template = str(tokenizer.chat_template)
+    beyond = [token for token, index in vocabulary.items() if index >= rows]
+    used = [token for token in beyond if token not in special or token in template]
+    if used:
+        ids = max(vocabulary.values()) + 1
+        raise UsageError(
+            f"model: {model}: its tokenizer has {ids:,} ids (such as {used[0]!r}) and the model {rows:,} rows;"
+            " give the tokenizer that belongs to it"
+        )
+    return rows
+
+
+def refuse_unknown_ids(model: Path | str, prompts: Sequence[TokenIds], rows: int) -> None:
+    """Refuse prompts with ids that the model has no row for; vLLM would read padding, and others would fail."""
+    for index, prompt in enumerate(prompts):
+        if max(prompt, default=0) >= rows:
+            raise UsageError(
+                f"model: {model}: prompt {index} has the token {max(prompt)}, and the model {rows:,} rows;"
+                " give the tokenizer that belongs to it"
+            )
 
 
 def kv_elements(text: "PretrainedConfig") -> int:
@@ -105,6 +151,14 @@ def grouped(flat: Sequence[Completion], sizes: Sequence[int]) -> Samples:
 
 def _end_tokens(folder: Path) -> Iterator[int]:
     for name in ("config.json", "generation_config.json"):
-        if (folder / name).is_file():
-            ends: int | list[int] | None = json.loads((folder / name).read_text("utf-8")).get("eos_token_id")
-            yield from [] if ends is None else [ends] if isinstance(ends, int) else ends
+        if not (folder / name).is_file():
+            continue
+        ends = read_settings(folder / name).get("eos_token_id")
+        if ends is None:
+            continue
+        for token in ends if isinstance(ends, list) else [ends]:
+            if type(token) is not int:
+                raise EngineError(
+                    f"model {folder}: eos_token_id in {name} is {ends!r}: give a token's number, or a list"
+                )
+            yield token

@@ -12,6 +12,8 @@ import numba
 import numpy as np
 import torch
 
+from esctl.errors import UsageError
+
 
 @contextmanager
 def random_states_kept() -> Iterator[None]:
@@ -62,6 +64,11 @@ def stdout_kept() -> Iterator[None]:
 
 def use_threads(threads: int | None) -> int:
     """Let torch and the noise kernel use `threads`; by default as many as OMP_NUM_THREADS says, or every core."""
+    cores = os.cpu_count() or 1
+    if threads is not None and threads > cores:
+        raise UsageError(
+            f"engine.threads: {threads}, but this machine has {cores} cores; use {cores} or fewer, or auto"
+        )
     threads = threads or torch.get_num_threads()
     numba.set_num_threads(min(threads, numba.config.NUMBA_NUM_THREADS))
     # After numba, whose start sizes the OpenMP pool that both share to all cores: two such processes side by side would

@@ -182,7 +182,9 @@ def _load(model: Path | str, dtype: torch.dtype) -> "PreTrainedModel":
 
     folder, config = check_model(model)
     with quiet_transformers():
-        module: PreTrainedModel = AutoModelForCausalLM.from_pretrained(folder, config=config, dtype=dtype)
+        module: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
+            folder, config=config, dtype=dtype, trust_remote_code=False
+        )
     return module.eval().to("cuda" if torch.cuda.is_available() else "cpu")
 
 

@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from esctl.engines import Engine, Sampling
+from esctl.errors import RunError
 from esctl.evaluation.coverage import problem_counts
 from esctl.evaluation.sampling import GREEDY, Chunk, Decoding, chunks, missing, noise_seed, token_seed
 from esctl.experiment.experiment import Experiment, Split
@@ -160,6 +161,11 @@ def _draw(experiment: Experiment, engine: Engine, request: EvalRequest, chunk: C
         seeds = [[token_seed(decoding.seed, p.id, s) for s in chunk.samples] for p in split.problems]
     sampling = Sampling(decoding.temperature, experiment.recipe.sampling.max_tokens, decoding.top_p)
     [completions] = engine.rollout(Round(request.step, 0, EMPTY, (candidate,)), split.token_ids, sampling, seeds)
+    if candidate == EMPTY and not all(c.finite for own in completions for c in own):
+        raise RunError(
+            "the model's logits are not finite, so its answers mean nothing; check its weights,"
+            " or serve it with engine.dtype float32"
+        )
     problems = [p for p, own in zip(split.problems, completions, strict=True) for _ in own]
     scored = experiment.score(problems, [c for own in completions for c in own])
     indices = [s for own in completions for s, _ in zip(chunk.samples, own, strict=True)]
@@ -178,6 +184,7 @@ def _sample(problem: Problem, index: int, scored: Scored) -> EvalSample:
         formatted=scored.grade.formatted,
         truncated=scored.truncated,
         failure=scored.grade.failure,
+        finite=scored.completion.finite,
     )
 
 
@@ -208,6 +215,7 @@ def _record(
         problems=problem_counts([p.id for p in split.problems], [p.difficulty for p in split.problems], samples),
         cost=_cost(split, samples, engine.dim, seconds),
         grader_failures=dict(Counter(s.failure for own in samples for s in own if s.failure is not None)),
+        non_finite=sum(not s.finite for own in samples for s in own),
     )
 
 

@@ -9,8 +9,9 @@ from typing import Self
 
 from esctl.assets import tiny_model_path
 from esctl.engines import Completion, EngineSpec
+from esctl.engines.checkpoint import refuse_large_vocabulary, refuse_unknown_ids
 from esctl.engines.weights.center import Center
-from esctl.engines.weights.model import check_model
+from esctl.engines.weights.model import check_model, load_config
 from esctl.errors import UsageError
 from esctl.experiment.models import MODELS, model_path
 from esctl.experiment.recipe import EMBEDDED, Recipe
@@ -68,6 +69,7 @@ class Experiment:
         check_model(self.model)
         self.task = open_task(task_spec(recipe))
         self.tokenizer = load_tokenizer(self.model)
+        self._rows = refuse_large_vocabulary(self.model, self.tokenizer, load_config(self.model))
         self.prompting = Prompting(**recipe.prompt.model_dump())
         self.grader = Grader(self.task, Reward(**recipe.reward.model_dump()), _limits(recipe))
         self._splits: dict[str, Split] = {}
@@ -95,6 +97,7 @@ class Experiment:
             problems = self.task.problems(name)
             prompts = render_all(problems, self.task, self.tokenizer, self.prompting, self.shots)
             refuse_long(name, problems, prompts, self.context, self.recipe.sampling.max_tokens)
+            refuse_unknown_ids(self.model, [p.token_ids for p in prompts], self._rows)
             self._splits[name] = Split(name, problems, prompts)
         return self._splits[name]
 
@@ -115,9 +118,7 @@ class Experiment:
     @cached_property
     def context(self) -> int:
         """The model's context in tokens, by its config."""
-        from transformers import AutoConfig
-
-        return int(AutoConfig.from_pretrained(self.model).max_position_embeddings)
+        return int(load_config(self.model).get_text_config().max_position_embeddings)
 
     @cached_property
     def prompt_sha256(self) -> str:

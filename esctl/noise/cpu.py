@@ -1,8 +1,9 @@
 """Noise version 1 on the CPU: one pass over a tensor with a move of any length, bit for bit `spec.reference_write`."""
 
 import hashlib
+from collections.abc import Callable
 from functools import lru_cache
-from typing import NamedTuple
+from typing import NamedTuple, ParamSpec
 
 import numba
 import numpy as np
@@ -30,6 +31,8 @@ from esctl.noise.spec import (
 PARALLEL_FROM = 32768
 TASK = 8192  # elements that one task of the parallel kernel writes, a multiple of BLOCK
 BATCH = 64  # blocks that are drawn together; of fewer than some 32, LLVM makes scalar code instead of a loop of vectors
+
+P = ParamSpec("P")
 
 _LOW_HALF = np.uint32(0xFFFF)
 _HALF = np.uint32(16)
@@ -89,12 +92,28 @@ def fingerprint() -> str:
 _VALUES = table()
 
 
+def _compiled(parallel: bool = False) -> Callable[[Callable[P, None]], Callable[P, None]]:
+    """Compile a function; keep the machine code on disk, unless neither the package nor HOME is writable.
+
+    Without a cache, numba compiles again in each process, which takes seconds.
+    """
+
+    def compile_it(function: Callable[P, None]) -> Callable[P, None]:
+        try:
+            compiled: Callable[P, None] = numba.njit(cache=True, nogil=True, parallel=parallel)(function)
+        except RuntimeError:  # no locator available
+            compiled = numba.njit(nogil=True, parallel=parallel)(function)
+        return compiled
+
+    return compile_it
+
+
 # In the kernel every loop over a batch has a constant length and runs along a plane: words[w] and total[e] hold word w
 # and element e of each block of the batch. So LLVM emits whole vectors, and elements are put in order once per pass.
 # Long arrays are indexed by slices and not by sums of indices: numba would check the sign of each sum.
 
 
-@numba.njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+@_compiled()
 def _draw(words: NDArray[np.uint32], block: np.uint64, tensor: np.uint64, seed: np.uint64) -> None:
     """Philox of a batch of blocks from number `block` on, into words[4, BATCH].
 
@@ -112,7 +131,7 @@ def _draw(words: NDArray[np.uint32], block: np.uint64, tensor: np.uint64, seed: 
         words[0, j], words[1, j], words[2, j], words[3, j] = np.uint32(c0), np.uint32(c1), np.uint32(c2), np.uint32(c3)
 
 
-@numba.njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+@_compiled()
 def _set_term(total: Float32, words: NDArray[np.uint32], coefficient: np.float32) -> None:
     """Write fl(coefficient·T[u]) to total[BLOCK, BATCH], u the halves of words[4, BATCH].
 
@@ -126,7 +145,7 @@ def _set_term(total: Float32, words: NDArray[np.uint32], coefficient: np.float32
             total[2 * w + 1, j] = coefficient * _VALUES[words[w, j] >> _HALF]
 
 
-@numba.njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+@_compiled()
 def _add_term(total: Float32, words: NDArray[np.uint32], coefficient: np.float32) -> None:
     """Add fl(coefficient·T[u]) to total[BLOCK, BATCH], as `_set_term` writes it."""
     for w in range(4):
@@ -136,7 +155,7 @@ def _add_term(total: Float32, words: NDArray[np.uint32], coefficient: np.float32
             total[2 * w + 1, j] += coefficient * _VALUES[words[w, j] >> _HALF]
 
 
-@numba.njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+@_compiled()
 def _span(
     out: Float32,
     center: Float32,
@@ -175,7 +194,7 @@ def _span(
         begin = end
 
 
-@numba.njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+@_compiled()
 def _task(
     out: Float32,
     center: Float32,
@@ -201,7 +220,7 @@ def _task(
 # options, so that whichever of the two came first would be loaded for both.
 
 
-@numba.njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+@_compiled()
 def _write_serial(
     out: Float32,
     center: Float32,
@@ -216,7 +235,7 @@ def _write_serial(
         _task(out, center, seeds, coefficients, tensor, first, length, stride, task)
 
 
-@numba.njit(cache=True, nogil=True, parallel=True)  # type: ignore[untyped-decorator]
+@_compiled(parallel=True)
 def _write_parallel(
     out: Float32,
     center: Float32,

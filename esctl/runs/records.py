@@ -178,6 +178,7 @@ class EvalRecord:
     problems: ProblemCounts
     cost: Cost
     grader_failures: dict[str, int] = field(default_factory=dict)
+    non_finite: int = 0  # samples of perturbed weights whose logits were not finite
     schema: int = SCHEMA
 
 
@@ -195,6 +196,7 @@ class EvalSample:
     formatted: bool
     truncated: bool
     failure: str | None = None  # a grader that crashed or hung, by cause
+    finite: bool = True  # False where a logit that led to it was NaN or infinite
 
 
 @dataclass(frozen=True)

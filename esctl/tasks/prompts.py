@@ -58,6 +58,15 @@ class Tokenizer(Protocol):
     bos_token_id: int | None
     backend_tokenizer: "Backend"
 
+    @property
+    def all_special_tokens(self) -> list[str]:
+        """Every token with a role, such as the end of a turn."""
+        ...
+
+    def get_vocab(self) -> dict[str, int]:
+        """Every token's id, added tokens included."""
+        ...
+
     def apply_chat_template(
         self, conversation: list[Message], *, tokenize: bool, add_generation_prompt: bool, **switches: bool | int | str
     ) -> str:

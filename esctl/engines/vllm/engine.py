@@ -226,6 +226,8 @@ def _start(
         try:
             return LLM(
                 model=str(checkpoint.folder),
+                config_format="hf",  # and not params.json, where a folder has both
+                trust_remote_code=False,
                 load_format="dummy",
                 skip_tokenizer_init=True,
                 generation_config="vllm",

@@ -32,6 +32,7 @@ from esctl.engines.weights.model import (
     check_model,
     load_module,
     model_folder,
+    refuse_not_finite,
 )
 
 Float32 = NDArray[np.float32]
@@ -72,6 +73,7 @@ class Center:
         center = cls(shapes, probes)
         for name, tensor in stored.items():
             read_into(tensor, center.tensor(name))
+            refuse_not_finite(folder, name, center.tensor(name))
         return center
 
     @classmethod
@@ -202,7 +204,7 @@ class Center:
         """Replace θ by a file that `save_center` wrote; raises EngineError, θ unchanged, if it holds another model."""
         try:
             stored = entries(path)
-        except (OSError, KeyError, TypeError, ValueError) as error:
+        except (OSError, ValueError) as error:
             raise EngineError(
                 f"{path}: cannot be read as a center ({error}); remove it, checkpoints are optional"
             ) from None

@@ -1,13 +1,18 @@
-"""The fp32 center θ on the host, by canonical name: how it is loaded, moved, staged, and written to files.
+"""What a model folder must be to be trained: its config, its canonical tensors, and the module that holds them.
 
-Leaves the live weights, and how a canonical tensor maps onto them, to the engines; what a seed means to `noise`.
+No code of a folder is ever run: every loader gets `trust_remote_code=False`.
 """
 
+import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
+from numpy.typing import NDArray
+
+from esctl.engines.weights.files import stored_tensors, weight_files
 from esctl.errors import EngineError
 
 if TYPE_CHECKING:
@@ -16,6 +21,8 @@ if TYPE_CHECKING:
 
 
 Shapes = dict[str, tuple[int, ...]]
+MAX_SETTINGS = 10_000_000  # bytes of a JSON file beside the weights
+SPAN = 1 << 22  # weights that are checked at once
 
 # What a folder needs beside weights and config.json; copied byte for byte, so that a tokenizer's hash stays the same.
 COMPANIONS = (
@@ -60,22 +67,67 @@ def model_folder(model: Path | str) -> Path:
         ) from None
 
 
+def read_settings(path: Path) -> dict[str, object]:
+    """One of a folder's JSON files as an object; EngineError, one line, for anything else."""
+    try:
+        if path.stat().st_size > MAX_SETTINGS:
+            raise ValueError("larger than any such file")
+        settings = json.loads(path.read_bytes())
+    except (OSError, ValueError, RecursionError) as error:
+        reason = "nested too deeply" if isinstance(error, RecursionError) else _first_line(error)
+        raise EngineError(f"model {path.parent} has a {path.name} that cannot be read: {reason}") from None
+    if not isinstance(settings, dict):
+        raise EngineError(f"model {path.parent} has a {path.name} that cannot be read: it is not an object")
+    return settings
+
+
+def load_config(model: Path | str) -> "PretrainedConfig":
+    """The config of a folder or hub id, by Transformers' own classes alone; EngineError, one line, for any other."""
+    from transformers import AutoConfig
+    from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+
+    if Path(model).is_dir():
+        settings = read_settings(Path(model) / "config.json")
+        kind = settings.get("model_type")
+        if "auto_map" in settings and kind not in CONFIG_MAPPING:
+            raise EngineError(
+                f"model {model} needs code of its own (auto_map, model_type {kind!r}), which esctl never runs:"
+                " give a model that Transformers knows"
+            )
+        if settings.get("transformers_weights"):
+            raise EngineError(f"model {model} names its weights in config.json (transformers_weights): remove the key")
+    try:
+        with quiet_transformers():
+            return AutoConfig.from_pretrained(model, trust_remote_code=False)
+    except Exception as error:  # a config class raises whatever its checks of types and values raise
+        raise EngineError(f"model {model} has a config.json that cannot be read: {_first_line(error)}") from None
+
+
 def check_model(model: Path | str) -> tuple[Path, "PretrainedConfig"]:
     """The folder and config of a model that can be trained; EngineError, one line, for any other. Reads no weight."""
-    from transformers import AutoConfig
     from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
 
     folder = model_folder(model)
     if not (folder / "config.json").is_file():
         raise EngineError(f"model {folder} has no config.json: give a folder in Hugging Face format")
-    try:
-        config = AutoConfig.from_pretrained(folder)
-    except (OSError, ValueError) as error:
-        raise EngineError(f"model {folder} has a config.json that cannot be read: {_first_line(error)}") from None
+    if (folder / "adapter_config.json").is_file():
+        raise EngineError(f"model {folder} holds an adapter (adapter_config.json): merge it into its base first")
+    config = load_config(folder)
     _check_supported(folder, config.to_dict())
     if type(config) not in MODEL_FOR_CAUSAL_LM_MAPPING or config.is_encoder_decoder:
         raise EngineError(f"model {folder} ({config.model_type}) is not a causal language model: give one that is")
+    if (folder / "generation_config.json").is_file():
+        read_settings(folder / "generation_config.json")
+    weight_files(folder)
     return folder, config
+
+
+def refuse_not_finite(model: Path | str, name: str, values: NDArray[np.float32]) -> None:
+    """Refuse a tensor with NaN or infinite weights; EngineError that names it."""
+    flat = values.reshape(-1)
+    for start in range(0, flat.size, SPAN):
+        if not np.isfinite(flat[start : start + SPAN]).all():
+            raise EngineError(f"model {model}: {name} holds weights that are not finite: take another checkpoint")
 
 
 def _canonical_parameters(module: "PreTrainedModel") -> "dict[str, Parameter]":
@@ -88,23 +140,28 @@ def canonical_shapes(config: "PretrainedConfig") -> Shapes:
     import torch
     from transformers import AutoModelForCausalLM
 
-    with torch.device("meta"):
-        module = AutoModelForCausalLM.from_config(config)
+    try:
+        with quiet_transformers(), torch.device("meta"):
+            module = AutoModelForCausalLM.from_config(config, trust_remote_code=False)
+    except Exception as error:  # sizes that do not fit each other raise whatever the model's code raises
+        raise EngineError(
+            f"model of type {config.model_type} cannot be built from its config.json: {_first_line(error)}"
+        ) from None
     return {name: tuple(parameter.shape) for name, parameter in _canonical_parameters(module).items()}
 
 
 def load_module(folder: Path, config: "PretrainedConfig") -> "PreTrainedModel":
     """The Transformers module in fp32, after a look at whether it is whole."""
     import torch
-    from safetensors import SafetensorError
     from transformers import AutoModelForCausalLM
 
+    stored_tensors(folder)  # refuses files that Transformers would read in another way, or not at all
     try:
         with quiet_transformers():
             module, report = AutoModelForCausalLM.from_pretrained(
-                folder, config=config, dtype=torch.float32, output_loading_info=True
+                folder, config=config, dtype=torch.float32, output_loading_info=True, trust_remote_code=False
             )
-    except (OSError, ValueError, RuntimeError, SafetensorError) as error:
+    except Exception as error:  # damaged files raise errors of pickle, zip, safetensors, and of the model's code
         raise EngineError(f"model {folder} cannot be loaded as a causal language model: {_first_line(error)}") from None
     for name in sorted(map(str, report["unexpected_keys"])):
         if any(part in name for part in QUANTISED):
@@ -114,11 +171,13 @@ def load_module(folder: Path, config: "PretrainedConfig") -> "PreTrainedModel":
         raise EngineError(f"model {folder} lacks weights for {', '.join(wrong[:3])}: the checkpoint is not complete")
     if config.tie_word_embeddings and not module.all_tied_weights_keys:
         raise EngineError(f"model {folder} ties its embeddings by config.json but stores two: correct one of them")
+    for name, parameter in _canonical_parameters(module).items():
+        refuse_not_finite(folder, name, parameter.detach().numpy())
     return module
 
 
 def _first_line(error: Exception) -> str:
-    return str(error).strip().split("\n")[0]
+    return (str(error).strip() or type(error).__name__).split("\n")[0]
 
 
 @contextmanager

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from esctl.engines import OWN_ROLLOUTS
 from esctl.engines.weights import dtypes
-from esctl.errors import RunError, UsageError
+from esctl.errors import EngineError, RunError, UsageError
 from esctl.experiment.loading import read_recipe
 from esctl.experiment.recipe import Recipe
 from esctl.methods import BASELINES, METHODS
@@ -126,18 +126,16 @@ class Footprint:
 
 def architecture(model: str) -> Architecture:
     """Read a model's config: embedded, a folder, a run directory or a hub id, whose weights are not fetched."""
-    from transformers import AutoConfig
-
     from esctl.engines.checkpoint import head_size, kv_elements
-    from esctl.engines.weights.model import canonical_shapes
+    from esctl.engines.weights.model import canonical_shapes, load_config
     from esctl.experiment.experiment import find_model
 
     place = find_model(model)
     try:
-        config = AutoConfig.from_pretrained(place)
+        config = load_config(place)
         sizes = {name: math.prod(shape) for name, shape in canonical_shapes(config).items()}
-    except (OSError, ValueError) as error:
-        reason = str(error).strip().splitlines()[0]
+    except EngineError as error:
+        reason = str(error)
         raise UsageError(f"--model {model}: no config of a causal language model ({reason})") from None
     text = config.get_text_config()
     total = sum(sizes.values())

@@ -1,6 +1,9 @@
 """What a recipe would do and cost, before anything is trained: recipe, first prompt, rollouts, memory, replay."""
 
+import math
+
 from esctl.engines import chosen_kind
+from esctl.engines.weights.model import canonical_shapes, load_config
 from esctl.experiment.estimates.memory import DTYPES, Footprint, Setting, footprint, weights_alone
 from esctl.experiment.experiment import Experiment
 from esctl.experiment.recipe import Recipe
@@ -31,9 +34,4 @@ def planned_footprint(recipe: Recipe, dim: int) -> Footprint:
 
 def dimension(experiment: Experiment) -> int:
     """Number of weights, from the config alone: parameters on the meta device, tied ones once."""
-    import torch
-    from transformers import AutoConfig, AutoModelForCausalLM
-
-    with torch.device("meta"):
-        model = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(experiment.model))
-    return sum(p.numel() for p in model.parameters())
+    return sum(math.prod(shape) for shape in canonical_shapes(load_config(experiment.model)).values())
