@@ -4,6 +4,7 @@ Leaves what the files say to `records`, and what the numbers mean to those who w
 `compare` reads runs on any laptop.
 """
 
+import os
 import shutil
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -16,6 +17,7 @@ from esctl.faults import reach
 from esctl.runs.files import read_json, read_lines, write_json
 from esctl.runs.records import EvalRecord, RunRecord, ScoreRecord, SharpnessRecord
 
+OWN_FOLDERS = ("samples", "weights", "checkpoints", "evals", "sharpness", "tensorboard")
 UNBEGUN = (".lock", ".recipe.yaml.new")  # what a kill can leave of a run that was not begun
 
 
@@ -117,19 +119,54 @@ def folder_name(text: str) -> str:
 
 
 def find_runs(paths: Iterable[Path]) -> list[RunDir]:
-    """The runs at the paths: each a run directory or a folder of them at any depth; names those without run.json."""
+    """The runs at the paths: each a run directory or a folder of them at any depth, links included.
+
+    Raises RunError with a line for everything that would be passed over: a run without run.json, a dead link, a folder
+    that cannot be read, a path without a run.
+    """
     found: list[RunDir] = []
     problems: list[str] = []
     for path in paths:
-        inside = [path] if (path / "run.json").is_file() else sorted(p.parent for p in path.rglob("run.json"))
-        halves = {p.parent for name in ("recipe.yaml", "evals") for p in path.rglob(name)} - set(inside)
-        problems += [f"{half}: run.json is missing; restore it, or move the folder away" for half in sorted(halves)]
-        if not inside and not halves:
+        inside = [path] if (path / "run.json").is_file() else []
+        before = len(problems)
+        if not inside:
+            for folder in _folders(path, problems):
+                if (folder / "run.json").is_file():
+                    inside.append(folder)
+                elif (folder / "recipe.yaml").exists() or (folder / "evals").exists():
+                    problems.append(f"{folder}: run.json is missing; restore it, or move the folder away")
+        if not inside and len(problems) == before:
             problems.append(f"{path}: no run directory here (nothing below it holds a run.json)")
-        found += [RunDir(p) for p in inside]
+        found += [RunDir(folder) for folder in inside]
     if problems:
         raise RunError("\n".join(problems))
     return list({run.path.resolve(): run for run in found}.values())
+
+
+def _folders(path: Path, problems: list[str]) -> Iterator[Path]:
+    """The folder and all below it that can hold runs, each once; what cannot be looked at is added to `problems`."""
+
+    def unreadable(error: OSError) -> None:
+        if not isinstance(error, FileNotFoundError | NotADirectoryError):
+            problems.append(f"{error.filename}: cannot be read ({error.strerror}); give read access, or move it away")
+
+    seen: set[Path] = set()
+    for name, folders, files in os.walk(path, onerror=unreadable, followlinks=True):
+        folder = Path(name)
+        real = folder.resolve()
+        if real in seen:  # reached through another link, perhaps one to a folder above itself
+            folders.clear()
+            continue
+        seen.add(real)
+        if "run.json" in files:  # its own folders hold no runs, and weights may be a link into a large cache
+            folders[:] = [f for f in folders if f not in OWN_FOLDERS]
+        else:
+            dead = [folder / f for f in files if (folder / f).is_symlink() and not (folder / f).exists()]
+            problems += [
+                f"{link}: a link to nothing ({link.readlink()}); mount it, or remove the link" for link in dead
+            ]
+        folders.sort()
+        yield folder
 
 
 def replace_folder(path: Path, built: Path) -> None:

@@ -219,3 +219,39 @@ def test_an_untrained_model_has_spent_nothing(tmp_path):
     assert base.read_record().train == Cost()
     assert strict(base, at=0) == [0.7]
     assert UsageError.exit_code == 2
+
+
+@pytest.mark.parametrize(
+    "links", [{"runs/es": "scratch/es"}, {"runs/more": "scratch"}, {"runs/a": "b", "b": "scratch"}]
+)
+def test_runs_behind_links_are_compared(links, tmp_path):
+    write_base(tmp_path / "runs/base", evaluation(SEVEN, step=0))
+    write_run(tmp_path / "scratch/es", evaluation(NINE))
+    for name, target in links.items():
+        (tmp_path / name).symlink_to(tmp_path / target)
+    assert sorted(strict(*find_runs([tmp_path / "runs"]))) == [0.7, 0.9]
+
+
+def test_a_run_that_is_reached_twice_is_one_run_and_loops_end(tmp_path):
+    write_run(tmp_path / "runs/es", evaluation(NINE))
+    (tmp_path / "runs/again").symlink_to("es")
+    (tmp_path / "runs/above").symlink_to(tmp_path)
+    (tmp_path / "runs/es/loop").symlink_to(tmp_path / "runs")
+    assert len(find_runs([tmp_path / "runs", tmp_path, tmp_path / "runs/again"])) == 1
+
+
+def test_a_dead_link_among_runs_is_named_and_one_within_a_run_is_its_own_affair(tmp_path):
+    run = write_run(tmp_path / "runs/es", evaluation(NINE))
+    run.weights.symlink_to(tmp_path / "gone")
+    assert len(find_runs([tmp_path / "runs"])) == 1
+    (tmp_path / "runs/essam").symlink_to(tmp_path / "unmounted")
+    with pytest.raises(RunError, match=r"essam: a link to nothing .*unmounted.; mount it, or remove the link"):
+        find_runs([tmp_path / "runs"])
+
+
+def test_a_link_to_half_a_run_is_named(tmp_path):
+    write_run(tmp_path / "scratch/half", evaluation(SEVEN)).record.unlink()
+    write_run(tmp_path / "runs/es", evaluation(SEVEN))
+    (tmp_path / "runs/half").symlink_to(tmp_path / "scratch/half")
+    with pytest.raises(RunError, match=r"runs/half: run\.json is missing"):
+        find_runs([tmp_path / "runs"])
