@@ -2,7 +2,7 @@
 
 pass@k: what `esctl passk` may be asked for, and what stored evaluations answer, as a table or JSON.
 
-Leaves drawing samples to `assess`, and coverage to `coverage`. No torch.
+Leaves drawing samples to `evaluate`, and coverage to `coverage`. No torch.
 """
 
 import math

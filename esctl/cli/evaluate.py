@@ -26,9 +26,9 @@ from esctl.cli.app import (
 from esctl.errors import EsctlError
 
 if TYPE_CHECKING:
-    from esctl.evaluation.evaluate import Assessed
+    from esctl.evaluation.evaluate import StoredEvaluation
     from esctl.evaluation.sampling import Decoding
-    from esctl.evaluation.target import Asked
+    from esctl.evaluation.target import TargetRequest
     from esctl.experiment.recipe import Plain
 
 
@@ -47,10 +47,10 @@ def evaluate_command(
 ) -> None:
     """Greedy accuracy with a Wilson interval: strict, flexible, format rate, by difficulty."""
     from esctl.cli.texts import report_text
-    from esctl.evaluation.target import Asked
+    from esctl.evaluation.target import TargetRequest
 
-    asked = Asked(target, _setting(recipe, data, engine), sets or [], run, step)
-    found = _assess(asked, task, split, n)
+    request = TargetRequest(target, _setting(recipe, data, engine), sets or [], run, step)
+    found = _evaluate(request, task, split, n)
     out("\n".join(report_text(item.record) for item in found))
     out(f"stored in {found[0].folder}")
 
@@ -84,12 +84,12 @@ def passk(
     """Unbiased pass@k, coverage and diversity from n samples per problem; what is stored is not drawn again."""
     from esctl.cli import texts
     from esctl.evaluation import coverage, sampling
-    from esctl.evaluation.target import Asked
+    from esctl.evaluation.target import TargetRequest
 
     ks = read_ks(k)
     wanted = sampling.decodings(ks, samples, read_temperatures(temperature, noise), top_p, noise, seed)
-    asked = Asked(target, _setting(recipe, data, engine), sets or [], run, step)
-    found = _assess(asked, task, split, n, wanted)
+    request = TargetRequest(target, _setting(recipe, data, engine), sets or [], run, step)
+    found = _evaluate(request, task, split, n, wanted)
     reports = [coverage.passk_report(str(item.folder), item.record, ks) for item in found]
     out(texts.passk_json(reports) if as_json else f"{texts.passk_text(reports)}\n\nstored in {found[0].folder}")
 
@@ -121,15 +121,15 @@ def sharpness(
     """
     from esctl.cli import texts
     from esctl.cli.progress import EvaluationDisplay
-    from esctl.evaluation.sharpness_run import Flags, numbers, probe
-    from esctl.evaluation.target import Asked
+    from esctl.evaluation.sharpness_run import SharpnessOptions, measure_sharpness, numbers
+    from esctl.evaluation.target import TargetRequest
 
     grids = numbers("--sigmas", sigmas), numbers("--scales", scales)
-    flags = Flags(split, n, grids[0], seeds, members, sigma, rho, grids[1], directions)
+    options = SharpnessOptions(split, n, grids[0], seeds, members, sigma, rho, grids[1], directions)
     setting = _setting(recipe, data, engine) | ({} if task is None else {"task.name": task})
     with EvaluationDisplay(progress()) as display:
         try:
-            found = probe(Asked(target, setting, sets or [], run, step), flags, display)
+            found = measure_sharpness(TargetRequest(target, setting, sets or [], run, step), options, display)
         except KeyboardInterrupt:
             raise EsctlError("interrupted; candidates read are kept, go on with the same command") from None
     text = texts.sharpness_json(found.record) if as_json else texts.sharpness_text(found.record, found.dim)
@@ -143,16 +143,16 @@ def _setting(recipe: str | None, data: str | None, engine: str | None) -> "dict[
     return {**sections(recipe), **{key: value for key, value in flags.items() if value is not None}}
 
 
-def _assess(
-    asked: "Asked", task: str | None, split: str, n: int | None, wanted: "Sequence[Decoding] | None" = None
-) -> "list[Assessed]":
+def _evaluate(
+    request: "TargetRequest", task: str | None, split: str, n: int | None, wanted: "Sequence[Decoding] | None" = None
+) -> "list[StoredEvaluation]":
     from esctl.cli.progress import EvaluationDisplay
-    from esctl.evaluation.evaluate import assess
+    from esctl.evaluation.evaluate import evaluate
     from esctl.evaluation.sampling import GREEDY
 
     with EvaluationDisplay(progress()) as display:
         try:
-            return assess(asked, task.split(",") if task else [], split, n, wanted or [GREEDY], display)
+            return evaluate(request, task.split(",") if task else [], split, n, wanted or [GREEDY], display)
         except KeyboardInterrupt:
             raise EsctlError("interrupted; finished chunks are kept, go on with the same command") from None
 

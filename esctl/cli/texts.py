@@ -6,7 +6,7 @@ Leaves which weights those are to `target`, and drawing to `evaluate`. What is s
 
 pass@k: what `esctl passk` may be asked for, and what stored evaluations answer, as a table or JSON.
 
-Leaves drawing samples to `assess`, and coverage to `coverage`. No torch.
+Leaves drawing samples to `evaluate`, and coverage to `coverage`. No torch.
 """
 
 import math

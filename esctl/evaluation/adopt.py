@@ -1,6 +1,6 @@
 """`esctl adopt`: a model that was trained elsewhere joins the table, as a run directory of kind external.
 
-Leaves evaluating it to `assess`: what compares is an evaluation made here, never a number that came with the model.
+Leaves evaluating it to `evaluate`: what compares is an evaluation made here, never a number that came with the model.
 """
 
 import difflib

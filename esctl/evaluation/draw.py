@@ -58,7 +58,7 @@ class EvalProgress:
 ReportProgress = Callable[[EvalProgress], None]
 
 
-def evaluate(
+def draw_evaluation(
     experiment: Experiment,
     run: RunDir,
     engine: Engine,

@@ -9,9 +9,9 @@ from pathlib import Path
 
 from esctl.engines import Engine
 from esctl.errors import UsageError
-from esctl.evaluation.draw import EvalProgress, EvalRequest, evaluate, stored_eval
+from esctl.evaluation.draw import EvalProgress, EvalRequest, draw_evaluation, stored_eval
 from esctl.evaluation.sampling import GREEDY, Decoding
-from esctl.evaluation.target import Asked, Target, find_target
+from esctl.evaluation.target import Target, TargetRequest, find_target
 from esctl.experiment.experiment import Experiment
 from esctl.experiment.provenance import peak_bytes
 from esctl.runs.records import Cost, EvalRecord, RunRecord, decoding_text
@@ -20,7 +20,7 @@ Report = Callable[[str, EvalProgress], None]  # what is evaluated, in words, and
 
 
 @dataclass(frozen=True)
-class Assessed:
+class StoredEvaluation:
     """One evaluation and the run directory that holds it."""
 
     folder: Path
@@ -40,20 +40,20 @@ class _Job:
         return f"{self.experiment.task.name} {self.request.split.name}, {how}"
 
 
-def assess(
-    asked: Asked,
+def evaluate(
+    request: TargetRequest,
     tasks: Sequence[str],
     split: str,
     n: int | None,
     decodings: Sequence[Decoding] = (GREEDY,),
     report: Report = lambda what, progress: None,
-) -> list[Assessed]:
+) -> list[StoredEvaluation]:
     """Evaluate on each task (none: the recipe's) with each decoding, under one engine; what is stored is read."""
     if n is not None and n < 1:
         raise UsageError(f"-n {n}: give 1 problem or more, or leave it out for all")
-    if len(tasks) > 1 and "task.data" in asked.flags:
+    if len(tasks) > 1 and "task.data" in request.flags:
         raise UsageError("--data: is for one task; evaluate the tasks that need it one at a time")
-    settings = [replace(asked, flags={**asked.flags, "task.name": task}) for task in tasks] or [asked]
+    settings = [replace(request, flags={**request.flags, "task.name": task}) for task in tasks] or [request]
     targets = [find_target(setting) for setting in settings]
     experiments = [Experiment(target.recipe) for target in targets]
     target = targets[0]  # all have the same weights
@@ -67,7 +67,7 @@ def assess(
         if records is None:
             with target.engine(experiments) as engine:
                 records = _evaluated(target, jobs, engine, report)
-    return [Assessed(target.folder.path, record) for record in records]
+    return [StoredEvaluation(target.folder.path, record) for record in records]
 
 
 def _stored(target: Target, jobs: Sequence[_Job]) -> list[EvalRecord] | None:
@@ -89,7 +89,7 @@ def _evaluated(target: Target, jobs: Sequence[_Job], engine: Engine, report: Rep
         def tell(progress: EvalProgress, what: str = job.text) -> None:
             report(what, progress)
 
-        found = evaluate(job.experiment, run, engine, job.request, tell)
+        found = draw_evaluation(job.experiment, run, engine, job.request, tell)
         found = found or stored_eval(job.experiment, run, job.request)
         assert found is not None, job.request
         records.append(found)

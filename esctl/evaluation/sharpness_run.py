@@ -20,7 +20,7 @@ from esctl.engines import Completion, Engine, Sampling
 from esctl.errors import EngineError, UsageError
 from esctl.evaluation.draw import EvalProgress
 from esctl.evaluation.sharpness import Settings, default_settings, measure
-from esctl.evaluation.target import Asked, Target, find_target
+from esctl.evaluation.target import Target, TargetRequest, find_target
 from esctl.experiment.estimates.plan import dimension
 from esctl.experiment.experiment import Experiment, Split
 from esctl.experiment.scoring import refuse_failures
@@ -79,7 +79,7 @@ Report = Callable[[str, EvalProgress], None]  # what is measured, in words, and 
 
 
 @dataclass(frozen=True)
-class Flags:
+class SharpnessOptions:
     """What a command line says of a measurement; None is the default for models of this size."""
 
     split: str = "test"
@@ -158,7 +158,7 @@ class _Bench:
 
 
 @dataclass(frozen=True)
-class Probed:
+class StoredSharpness:
     """One measurement and the run directory that holds it."""
 
     folder: Path
@@ -166,13 +166,15 @@ class Probed:
     dim: int  # number of weights
 
 
-def probe(asked: Asked, flags: Flags, report: Report = lambda what, progress: None) -> Probed:
+def measure_sharpness(
+    request: TargetRequest, options: SharpnessOptions, report: Report = lambda what, progress: None
+) -> StoredSharpness:
     """Measure, store, and return where and what; an equal measurement that is stored already is read instead."""
-    flags.check()
-    target = find_target(asked)
+    options.check()
+    target = find_target(request)
     experiment = Experiment(target.recipe)
-    split = experiment.split(flags.split).first(flags.n)
-    settings = flags.settings(dimension(experiment))
+    split = experiment.split(options.split).first(options.n)
+    settings = options.settings(dimension(experiment))
     bench = _Bench(target, experiment, split, settings, solutions(experiment, split))
     with target.folder.lock():
         if bench.path.is_file():
@@ -181,7 +183,7 @@ def probe(asked: Asked, flags: Flags, report: Report = lambda what, progress: No
             record = read_json(bench.path, SharpnessRecord)
         else:
             record = _measured(bench, report)
-    return Probed(target.folder.path, record, target.folder.read_record().dim)
+    return StoredSharpness(target.folder.path, record, target.folder.read_record().dim)
 
 
 def _measured(bench: _Bench, report: Report) -> SharpnessRecord:

@@ -1,6 +1,6 @@
 """What RUN|MODEL on a command line means: which weights, under which recipe, and where results about them go.
 
-Leaves what is measured on the weights to `assess` and other commands.
+Leaves what is measured on the weights to `evaluate` and other commands.
 """
 
 import shutil
@@ -27,7 +27,7 @@ SCRATCH = ".center-"  # folders for weights of one generation, until an engine h
 
 
 @dataclass(frozen=True)
-class Asked:
+class TargetRequest:
     """What a command line says of weights and setting."""
 
     target: str  # a run directory or a model
@@ -39,7 +39,7 @@ class Asked:
 
 @dataclass(frozen=True)
 class Target:
-    """One set of weights and how it is asked."""
+    """One set of weights and the recipe that it is used with."""
 
     folder: RunDir  # of the run itself, or of a plain model's results
     recipe: Recipe
@@ -87,28 +87,30 @@ class Target:
             )
 
 
-def find_target(asked: Asked) -> Target:
-    """The weights that were asked for; raises UsageError where there are none such. Loads nothing."""
-    path = Path(asked.target)
+def find_target(request: TargetRequest) -> Target:
+    """The weights that were requested; raises UsageError where there are none such. Loads nothing."""
+    path = Path(request.target)
     if not (path / "run.json").is_file():
-        if asked.step is not None:
-            raise UsageError(f"--step {asked.step}: {asked.target} is no run directory, and only a run has generations")
-        recipe = _model_recipe(asked)
-        return Target(RunDir(asked.run or default_base(recipe)), recipe, 0, 0, trained=False)
-    if asked.run is not None:
-        raise UsageError(f"--run {asked.run}: results of {path} stay in it; leave --run out")
+        if request.step is not None:
+            raise UsageError(
+                f"--step {request.step}: {request.target} is no run directory, and only a run has generations"
+            )
+        recipe = _model_recipe(request)
+        return Target(RunDir(request.run or default_base(recipe)), recipe, 0, 0, trained=False)
+    if request.run is not None:
+        raise UsageError(f"--run {request.run}: results of {path} stay in it; leave --run out")
     record = RunDir(path).read_record()
     if record.method == BASE:
-        recipe = _load(asked, {})
+        recipe = _load(request, {})
         return Target(RunDir(path), recipe, 0, 0, trained=False)
-    return _trained(asked, RunDir(path), record)
+    return _trained(request, RunDir(path), record)
 
 
-def _trained(asked: Asked, run: RunDir, record: RunRecord) -> Target:
+def _trained(request: TargetRequest, run: RunDir, record: RunRecord) -> Target:
     kept = record.kept_generation
-    step = kept if asked.step is None else asked.step
+    step = kept if request.step is None else request.step
     replayable = record.method in METHODS
-    if step is None or (asked.step is None and not run.weights.is_dir()):
+    if step is None or (request.step is None and not run.weights.is_dir()):
         raise UsageError(
             f"{run.path}: has no weights yet; finish it with `esctl train --resume --run {run.path}`,"
             " or name a generation with --step"
@@ -117,10 +119,10 @@ def _trained(asked: Asked, run: RunDir, record: RunRecord) -> Target:
         raise UsageError(f"--step {step}: {run.path} ({record.method}) can only be had at generation {kept}")
     if not 0 <= step <= record.generation:
         raise UsageError(f"--step {step}: {run.path} has generations 0 to {record.generation}")
-    rebuilt = asked.step is not None and replayable
+    rebuilt = request.step is not None and replayable
     # How RL drew its rollouts says nothing of how its weights are served: as those of the rows beside it.
     served: dict[str, Plain] = {"engine.kind": "auto"} if record.method in BASELINES else {}
-    recipe = _load(replace(asked, flags={**served, **asked.flags}), {} if rebuilt else {"model": str(run.path)})
+    recipe = _load(replace(request, flags={**served, **request.flags}), {} if rebuilt else {"model": str(run.path)})
     return Target(run, recipe, step, _spent(run, record, step), trained=True, rebuilt=rebuilt)
 
 
@@ -132,20 +134,20 @@ def _spent(run: RunDir, record: RunRecord, step: int) -> int:
     return next((e.rollouts_spent for e in run.read_evals() if e.step == step), record.train.rollouts)
 
 
-def _load(asked: Asked, more: Mapping[str, Plain]) -> Recipe:
-    """A run's own recipe with what was asked on top; another task starts from its own defaults, not from its data."""
-    recorded = read_recipe(RunDir(Path(asked.target)))
-    name = asked.flags.get("task.name")
-    other: dict[str, Plain] = {} if name in (None, recorded.task.name) or "task" in asked.flags else {"task": {}}
-    return load_recipe(f"{asked.target}/recipe.yaml", {**other, **asked.flags, **more}, asked.sets)
+def _load(request: TargetRequest, more: Mapping[str, Plain]) -> Recipe:
+    """A run's own recipe with the requested keys on top; another task starts from its defaults, without the run's data."""
+    recorded = read_recipe(RunDir(Path(request.target)))
+    name = request.flags.get("task.name")
+    other: dict[str, Plain] = {} if name in (None, recorded.task.name) or "task" in request.flags else {"task": {}}
+    return load_recipe(f"{request.target}/recipe.yaml", {**other, **request.flags, **more}, request.sets)
 
 
-def _model_recipe(asked: Asked) -> Recipe:
+def _model_recipe(request: TargetRequest) -> Recipe:
     """The settings a plain model is evaluated with: those of the embedded recipe for it, else the schema's."""
-    name = f"{asked.flags.get('task.name', 'arithmetic')}/es"
-    source = name if asked.target == EMBEDDED and name in recipes() else None
-    overrides = {"label": BASE, **({} if source else {"method.kind": "es"}), **asked.flags, "model": asked.target}
-    return load_recipe(source, overrides, asked.sets)
+    name = f"{request.flags.get('task.name', 'arithmetic')}/es"
+    source = name if request.target == EMBEDDED and name in recipes() else None
+    overrides = {"label": BASE, **({} if source else {"method.kind": "es"}), **request.flags, "model": request.target}
+    return load_recipe(source, overrides, request.sets)
 
 
 def sections(source: str | None) -> dict[str, Plain]:

@@ -56,23 +56,23 @@ class RowJob:
 
 def make_row(job: RowJob, display: "Callable[[str], AbstractContextManager[Report]]") -> None:
     """Train what is not trained, then measure what is not stored."""
-    from esctl.evaluation.evaluate import assess
+    from esctl.evaluation.evaluate import evaluate
     from esctl.evaluation.sampling import decodings
-    from esctl.evaluation.sharpness_run import Flags, probe
-    from esctl.evaluation.target import Asked
+    from esctl.evaluation.sharpness_run import SharpnessOptions, measure_sharpness
+    from esctl.evaluation.target import TargetRequest
 
     if not job.base:
         _train(job, display)
     target = _base_model(job) if job.base else job.run
-    asked = Asked(target, _base_setting(job) if job.base else {}, (), Path(job.run) if job.base else None)
-    assess(asked, (), job.split, None)
+    request = TargetRequest(target, _base_setting(job) if job.base else {}, (), Path(job.run) if job.base else None)
+    evaluate(request, (), job.split, None)
     if job.also:
-        assess(asked, job.also, job.split, None)
+        evaluate(request, job.also, job.split, None)
     if job.passk:
         wanted = decodings(job.passk.ks, job.passk.samples, [job.passk.temperature])
-        assess(asked, (), job.split, job.passk.problems, wanted)
+        evaluate(request, (), job.split, job.passk.problems, wanted)
     if job.sharpness:
-        probe(asked, Flags(job.split, job.sharpness.problems, seeds=job.sharpness.seeds))
+        measure_sharpness(request, SharpnessOptions(job.split, job.sharpness.problems, seeds=job.sharpness.seeds))
     write_atomic(Path(job.run) / MARK, adapter(RowJob).dump_json(job))
 
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from esctl.engines import Engine
 from esctl.errors import RunError
-from esctl.evaluation.draw import EvalRequest, evaluate
+from esctl.evaluation.draw import EvalRequest, draw_evaluation
 from esctl.experiment.experiment import Experiment, Split
 from esctl.experiment.provenance import peak_bytes
 from esctl.experiment.scoring import Scored, refuse_failures
@@ -55,7 +55,7 @@ class Logbook:
     def evaluate(self, split: str, n: int | None, step: int, spent: int) -> EvalRecord | None:
         """Evaluate the engine's θ, had by `spent` rollouts, and record what it cost; None where it is stored."""
         chosen = self._experiment.split(split).first(n)
-        found = evaluate(self._experiment, self._run, self._engine, EvalRequest(chosen, step, spent))
+        found = draw_evaluation(self._experiment, self._run, self._engine, EvalRequest(chosen, step, spent))
         if found is not None:
             self.write(replace(self.record, eval=sum((e.cost for e in self._run.read_evals()), Cost())))
         return found

@@ -63,14 +63,14 @@ def test_weights_are_linked_to_or_copied(foreign, tmp_path):
 def test_an_adopted_run_is_evaluated_and_compared_with_its_base(foreign, tmp_path):
     from esctl.comparison.compare import CompareOptions, compare
     from esctl.comparison.selection import Request
-    from esctl.evaluation.evaluate import assess
-    from esctl.evaluation.target import Asked
+    from esctl.evaluation.evaluate import evaluate
+    from esctl.evaluation.target import TargetRequest
 
     taken_in(foreign, tmp_path / "runs" / "theirs")
     flags = {"engine.kind": "transformers", "sampling.max_tokens": 8}
-    theirs = Asked(str(tmp_path / "runs" / "theirs"), flags)
-    base = Asked("embedded", flags, run=tmp_path / "runs" / "base")
-    [own], [plain] = (assess(asked, ["arithmetic"], "test", 8) for asked in (theirs, base))
+    theirs = TargetRequest(str(tmp_path / "runs" / "theirs"), flags)
+    base = TargetRequest("embedded", flags, run=tmp_path / "runs" / "base")
+    [own], [plain] = (evaluate(asked, ["arithmetic"], "test", 8) for asked in (theirs, base))
     assert own.record.weights_sha256 != plain.record.weights_sha256
     assert own.record.prompt_sha256 == plain.record.prompt_sha256
     assert own.record.rollouts_spent == 512

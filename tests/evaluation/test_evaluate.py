@@ -14,10 +14,10 @@ import pytest
 import esctl.evaluation.target
 from esctl.engines import Engine, EngineSpec, Sampling, open_engine
 from esctl.errors import RunError
-from esctl.evaluation.draw import EvalProgress, EvalRequest, evaluate, stored_eval
-from esctl.evaluation.evaluate import Assessed, assess
+from esctl.evaluation.draw import EvalProgress, EvalRequest, draw_evaluation, stored_eval
+from esctl.evaluation.evaluate import StoredEvaluation, evaluate
 from esctl.evaluation.sampling import ROLLOUTS, Decoding, chunks, missing, noise_seed, token_seed
-from esctl.evaluation.target import Asked
+from esctl.evaluation.target import TargetRequest
 from esctl.experiment.experiment import Experiment
 from esctl.experiment.loading import load_recipe
 from esctl.experiment.rebuild import center_at
@@ -85,7 +85,10 @@ class Bench:
     def evaluate(self, run: Path, decoding: Decoding) -> bool:
         """Whether it was stored already."""
         self.reports.clear()
-        return evaluate(self.experiment, RunDir(run), self.engine, self.request(decoding), self.reports.append) is None
+        return (
+            draw_evaluation(self.experiment, RunDir(run), self.engine, self.request(decoding), self.reports.append)
+            is None
+        )
 
     def request(self, decoding: Decoding) -> EvalRequest:
         return EvalRequest(self.experiment.split("test").first(6), 0, 0, decoding)
@@ -210,8 +213,8 @@ def test_killed_and_resumed_redoes_one_chunk_at_most_and_ends_in_the_same_files(
     assert files(run) == files(tmp_path / "whole")
 
 
-def small(target: Path | str, *, run: Path | None = None, step: int | None = None, **flags: str) -> Asked:
-    return Asked(str(target), {f"task.{key}": value for key, value in flags.items()}, SMALL, run, step)
+def small(target: Path | str, *, run: Path | None = None, step: int | None = None, **flags: str) -> TargetRequest:
+    return TargetRequest(str(target), {f"task.{key}": value for key, value in flags.items()}, SMALL, run, step)
 
 
 def no_engine(spec: EngineSpec) -> Engine:
@@ -221,18 +224,18 @@ def no_engine(spec: EngineSpec) -> Engine:
 @pytest.mark.slow
 def test_the_base_is_found_by_its_weights_without_an_engine(bench, tmp_path, monkeypatch):
     asked = small("embedded", run=tmp_path / "base")
-    first = assess(asked, [], "test", 6, [Decoding(), TOKENS])
+    first = evaluate(asked, [], "test", 6, [Decoding(), TOKENS])
     assert {item.record.weights_sha256 for item in first} == {bench.engine.center_sha256()}
     before = files(tmp_path / "base")
     monkeypatch.setattr(esctl.evaluation.target, "open_engine", no_engine)
-    assert assess(asked, [], "test", 6, [Decoding(), replace(TOKENS, n=2)]) == first
-    assert assess(small(tmp_path / "base"), [], "test", 6) == first[:1]
+    assert evaluate(asked, [], "test", 6, [Decoding(), replace(TOKENS, n=2)]) == first
+    assert evaluate(small(tmp_path / "base"), [], "test", 6) == first[:1]
     assert files(tmp_path / "base") == before
     run = RunDir(tmp_path / "base")
     record = run.read_record()
     run.write_record(replace(record, base=replace(record.base, weights_sha256="0" * 64)))
     with pytest.raises(RunError, match="holds another model's evaluations"):
-        assess(asked, [], "test", 6)
+        evaluate(asked, [], "test", 6)
 
 
 @pytest.mark.slow
@@ -240,7 +243,7 @@ def test_several_tasks_and_decodings_are_one_engine_and_one_directory(tmp_path, 
     started = []
     monkeypatch.setattr(esctl.evaluation.target, "open_engine", lambda spec: started.append(spec) or open_engine(spec))
     tasks, decodings = ["arithmetic", "tiny-countdown"], [Decoding(), replace(TOKENS, n=2)]
-    found = assess(small("embedded", run=tmp_path), tasks, "test", 4, decodings)
+    found = evaluate(small("embedded", run=tmp_path), tasks, "test", 4, decodings)
     assert [(x.record.task.name, x.record.sampling.n) for x in found] == [(t, d.n) for t in tasks for d in decodings]
     assert len(started) == 1
     assert RunDir(tmp_path).read_record().eval.rollouts == 2 * (4 + 8)
@@ -262,19 +265,19 @@ def test_a_generation_is_evaluated_from_its_scores(trained, monkeypatch):
     run = RunDir(trained)
     by_step = {e.step: e for e in run.read_evals()}
     (trained / ".center-killed").mkdir()  # as a killed evaluation leaves it
-    [made] = assess(small(trained, step=1), [], "validation", 5)
+    [made] = evaluate(small(trained, step=1), [], "validation", 5)
     assert not list(trained.glob(".center-*"))
     assert made.record.weights_sha256 == by_step[1].weights_sha256 == center_at(run, 1).weights_sha256()
     assert made.record.rollouts_spent == by_step[1].rollouts_spent == 64
     assert made.record.problems.strict == by_step[1].problems.strict[:5]
-    [kept] = assess(small(trained), [], "validation", 5)
+    [kept] = evaluate(small(trained), [], "validation", 5)
     assert (kept.record.step, kept.record.weights_sha256) == (2, by_step[2].weights_sha256)
     monkeypatch.setattr(esctl.evaluation.target, "open_engine", no_engine)
     for step in (0, 1, 2):  # training evaluated them
-        assert assess(small(trained, step=step), [], "validation", 8) == [Assessed(trained, by_step[step])]
+        assert evaluate(small(trained, step=step), [], "validation", 8) == [StoredEvaluation(trained, by_step[step])]
 
 
 @pytest.mark.slow
 def test_another_task_than_the_runs_own_starts_from_its_own_data(trained):
-    [found] = assess(small(trained, name="tiny-countdown"), [], "test", 3)
+    [found] = evaluate(small(trained, name="tiny-countdown"), [], "test", 3)
     assert (found.record.task.name, found.record.sampling.max_tokens) == ("tiny-countdown", 24)

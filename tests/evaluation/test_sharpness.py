@@ -26,8 +26,14 @@ from esctl.evaluation.sharpness import (
     measure,
     noise_seed,
 )
-from esctl.evaluation.sharpness_run import Flags, Probed, probe, reference_texts, solutions
-from esctl.evaluation.target import Asked
+from esctl.evaluation.sharpness_run import (
+    SharpnessOptions,
+    StoredSharpness,
+    measure_sharpness,
+    reference_texts,
+    solutions,
+)
+from esctl.evaluation.target import TargetRequest
 from esctl.experiment.experiment import Experiment
 from esctl.experiment.loading import load_recipe
 from esctl.methods.shaping import z_scores
@@ -135,7 +141,7 @@ def test_seeds_are_published_constants_and_no_training_meets_them():
 def test_defaults_follow_from_the_number_of_weights_alone():
     assert default_settings(835_456) == EMBEDDED_KIND
     assert default_settings(494_032_768) == PRETRAINED
-    assert Flags(seeds=2, sigmas=(0.1,)).settings(1000) == replace(EMBEDDED_KIND, seeds=2, sigmas=(0.1,))
+    assert SharpnessOptions(seeds=2, sigmas=(0.1,)).settings(1000) == replace(EMBEDDED_KIND, seeds=2, sigmas=(0.1,))
     # The longest step is as long as one perturbation, within a half: c·ρ/√N against σ'.
     for settings in (EMBEDDED_KIND, PRETRAINED):
         assert settings.scales[-1] * settings.rho / math.sqrt(settings.members) == pytest.approx(
@@ -143,7 +149,7 @@ def test_defaults_follow_from_the_number_of_weights_alone():
         )
 
 
-SMALL = Flags(n=5, seeds=2, sigmas=(1e-30, 0.03), members=3, directions=2, scales=(1.0, 4.0))
+SMALL = SharpnessOptions(n=5, seeds=2, sigmas=(1e-30, 0.03), members=3, directions=2, scales=(1.0, 4.0))
 # The number of threads is said: readings of an engine with another number are not taken for its own.
 SETS = ("sampling.max_tokens=24", "engine.kind=transformers", "engine.threads=1")
 LINE = (
@@ -162,10 +168,10 @@ class Measured:
     folder: Path
 
 
-def probed(folder: Path, flags: Flags = SMALL) -> tuple[Probed, list[EvalProgress]]:
+def probed(folder: Path, flags: SharpnessOptions = SMALL) -> tuple[StoredSharpness, list[EvalProgress]]:
     told: list[EvalProgress] = []
-    asked = Asked("embedded", {}, SETS, folder)
-    return probe(asked, flags, lambda what, progress: told.append(progress)), told
+    asked = TargetRequest("embedded", {}, SETS, folder)
+    return measure_sharpness(asked, flags, lambda what, progress: told.append(progress)), told
 
 
 @pytest.fixture(scope="module")

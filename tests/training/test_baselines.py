@@ -13,7 +13,7 @@ import pytest
 
 from esctl.engines import EngineSpec, Sampling, vllm_installed
 from esctl.errors import RecipeError, UsageError
-from esctl.evaluation.target import Asked, find_target
+from esctl.evaluation.target import TargetRequest, find_target
 from esctl.experiment.estimates.memory import measured
 from esctl.experiment.experiment import Experiment
 from esctl.experiment.loading import dump_recipe, load_recipe, recipes
@@ -108,7 +108,7 @@ def test_the_weights_load_and_are_those_that_were_evaluated(undisturbed):
 @pytest.mark.slow
 def test_how_rollouts_were_drawn_does_not_say_how_weights_are_measured(undisturbed):
     _, run = undisturbed
-    kinds = [find_target(Asked(str(run), flags)).recipe.engine.kind for flags in ({}, {"engine.kind": "vllm"})]
+    kinds = [find_target(TargetRequest(str(run), flags)).recipe.engine.kind for flags in ({}, {"engine.kind": "vllm"})]
     assert kinds == ["auto", "vllm"]
 
 
