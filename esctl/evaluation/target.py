@@ -135,7 +135,7 @@ def _spent(run: RunDir, record: RunRecord, step: int) -> int:
 
 
 def _load(request: TargetRequest, more: Mapping[str, Plain]) -> Recipe:
-    """A run's own recipe with the requested keys on top; another task starts from its defaults, without the run's data."""
+    """A run's own recipe with the requested keys on top; another task starts without the run's data."""
     recorded = read_recipe(RunDir(Path(request.target)))
     name = request.flags.get("task.name")
     other: dict[str, Plain] = {} if name in (None, recorded.task.name) or "task" in request.flags else {"task": {}}

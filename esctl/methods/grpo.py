@@ -18,7 +18,8 @@ minibatches of `minibatch` rollouts, each one AdamW step. By default that is a s
 holds nothing back.
 
 Deviation from the paper: std R is that of a sample (divided by G − 1), as TRL computes it. A group whose rewards are
-all equal has advantages of exactly zero.
+all equal has advantages of exactly zero. A step in which every group is such carries no signal: it changes no bit of
+the weights or of the optimizer, whatever its momentum, weight decay and the KL term would do.
 """
 
 from dataclasses import dataclass

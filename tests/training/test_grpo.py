@@ -1,5 +1,6 @@
 """Laws of GRPO: TRL trains on what ES would see, every setting reaches it, and a run is a function of its recipe."""
 
+import copy
 from dataclasses import fields, replace
 
 import pytest
@@ -79,11 +80,11 @@ def test_optimizer_and_schedule_are_the_recipes():
         "method.adam_epsilon=0.001", "method.weight_decay=0.5",
     )  # fmt: skip
     trainer = GRPOTrainer(experiment, experiment.recipe.method)
-    [group] = trainer._optimizer.param_groups
+    [group] = trainer.optimizer.param_groups
     assert (group["lr"], group["betas"], group["eps"], group["weight_decay"]) == (0.01, (0.8, 0.9), 0.001, 0.5)
     for done, rates in ((0, [0.005, 0.01, 0.01]), (2, [0.01])):  # also where a resumed run begins
         with quiet_trl():
-            schedule = trainer._trainer(done, Hook(trainer, done, lambda step: None), "unused").lr_scheduler
+            schedule = trainer.trl_trainer(done, Hook(trainer, done, lambda step: None), "unused").lr_scheduler
         assert [0.01 * schedule.lr_lambdas[0](k) for k in range(3 - done)] == pytest.approx(rates)
 
 
@@ -197,6 +198,63 @@ def test_variants_train(sets):
     assert steps[0].own["policy/grad_norm"] > 0
     if experiment.recipe.method.kl:
         assert steps[0].own["drift/norm"] > 0
+
+
+def trained(monkeypatch, reward, *sets: str) -> list[tuple[str, dict[str, object], dict[str, float]]]:
+    """Weights' hash, optimizer state and metrics after each step, where reward(step, problem, sample) is given."""
+    import esctl.training.rl.grpo as module
+    from esctl.training.rl.models import draw
+
+    def drawn(experiment, engine, split, step, samples):
+        chosen, scored = draw(experiment, engine, split, step, samples)
+        return chosen, [[replace(s, reward=reward(step, p, i)) for i, s in enumerate(o)] for p, o in enumerate(scored)]
+
+    monkeypatch.setattr(module, "draw", drawn)
+    experiment = opened(*sets)
+    trainer, found = module.GRPOTrainer(experiment, experiment.recipe.method), []
+
+    def keep(step) -> None:
+        state = copy.deepcopy(trainer.optimizer.state_dict()["state"])
+        found.append((trainer.engine.center_sha256(), state, step.own))
+
+    trainer.train(0, keep)
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("reward", [0.1, 0.0, 1 / 3, -0.7, 1e6])
+@pytest.mark.parametrize("samples", [3, 8])
+def test_equal_rewards_change_no_bit_of_the_weights(monkeypatch, reward, samples):
+    sets = f"method.samples={samples}", "method.microbatch=4", "method.lr=0.001", "method.weight_decay=0.1"
+    found = trained(monkeypatch, lambda step, p, i: reward, *sets, "generations=2", "sampling.max_tokens=8")
+    assert {weights for weights, _, _ in found} == {opened().center().weights_sha256()}
+    assert all(own["policy/grad_norm"] == 0 == own["policy/loss"] for _, _, own in found)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("sets", [(), ("method.epochs=2", "method.minibatch=8"), ("method.kl=0.1",)])
+def test_a_step_without_signal_leaves_weights_and_optimizer_also_with_momentum(monkeypatch, sets):
+    def reward(step: int, problem: int, sample: int) -> float:
+        return 0.1 * (problem + 1) if step == 1 else float(sample % 2)
+
+    (first, moments, _), (second, kept, own), (third, _, _) = trained(
+        monkeypatch, reward, "method.lr=0.001", "method.weight_decay=0.1", "sampling.max_tokens=8", *sets
+    )
+    assert opened().center().weights_sha256() != first == second != third
+    assert own["policy/grad_norm"] == 0
+    assert all(torch.equal(moments[i][key], kept[i][key]) for i in moments for key in moments[i])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("scale", ["group", "none"])
+def test_a_group_of_equal_rewards_contributes_exactly_zero(monkeypatch, scale):
+    """What the equal rewards are changes no bit of the step."""
+    found = []
+    for level in (0.0, 0.1, 1 / 3):
+        sets = "generations=1", "method.lr=0.001", f"method.scale_rewards={scale}", "sampling.max_tokens=8"
+        found += trained(monkeypatch, lambda step, p, i, level=level: float(i % 2) if p == 1 else level, *sets)
+    assert len({weights for weights, _, _ in found}) == 1
+    assert found[0][0] != opened().center().weights_sha256()
 
 
 class Live(TorchDispatchMode):

@@ -3,6 +3,7 @@
 import copy
 import math
 from collections import defaultdict
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -199,7 +200,7 @@ def trainer(*sets: str) -> PPOTrainer:
 @pytest.mark.parametrize("kl", [0.01, 0.0])
 def test_live_tensors_hold_36_bytes_per_weight_and_the_value_head(kl):
     ppo = trainer(f"method.kl={kl}")
-    ppo._step(0)
+    ppo.step(0)
     d, head, counters = ppo.engine.dim, ppo.policy.config.hidden_size + 1, 4
     critic = d + head  # tied embeddings: the critic's body lacks no weight of the policy
     tensors = len([*ppo.policy.parameters(), *ppo.critic.parameters()])
@@ -217,10 +218,37 @@ def test_equal_rewards_move_the_critic_and_not_one_bit_of_the_policy():
     ppo = trainer("reward.answer=0", "reward.format=0", "method.lr=0.001", "method.critic_lr=0.001", "method.kl=0.1")
     before, critic = ppo.engine.center_sha256(), copy.deepcopy(ppo.critic.state_dict())
     torch.nn.init.ones_(ppo.critic.value.weight)
-    step = ppo._step(0)
+    step = ppo.step(0)
     assert step.own["policy/grad_norm"] == 0 == step.own["policy/loss"]
     assert ppo.engine.center_sha256() == before
     assert any(not torch.equal(t, critic[name]) for name, t in ppo.critic.state_dict().items())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("reward", [0.1, 1 / 3, -2.7])
+def test_a_step_without_signal_leaves_policy_and_its_optimizer_also_with_momentum(monkeypatch, reward):
+    import esctl.training.rl.ppo as module
+
+    original = module.draw
+
+    def drawn(experiment, engine, split, step, samples):
+        chosen, scored = original(experiment, engine, split, step, samples)
+        rewards = [float(i % 2) if step == 0 else reward for own in scored for i in range(len(own))]
+        each = iter(rewards)
+        return chosen, [[replace(s, reward=next(each)) for s in own] for own in scored]
+
+    monkeypatch.setattr(module, "draw", drawn)
+    ppo = trainer("method.lr=0.001", "method.weight_decay=0.1", "method.kl=0.1", "sampling.temperature=2.0")
+    ppo.step(0)
+    before, moments = ppo.engine.center_sha256(), copy.deepcopy(ppo.actor.state_dict()["state"])
+    assert moments
+    ppo.step(1)
+    assert ppo.engine.center_sha256() == before
+    assert equal_states(moments, ppo.actor.state_dict()["state"])
+
+
+def equal_states(before, after) -> bool:
+    return all(torch.equal(before[i][key], after[i][key]) for i in before for key in before[i])
 
 
 @pytest.mark.slow
@@ -228,7 +256,7 @@ def test_a_microbatch_changes_memory_and_no_gradient():
     norms = []
     for size in (1, 3, 8):
         ppo = trainer(f"method.microbatch={size}", "method.minibatch=8", "sampling.temperature=2.0")
-        norms.append(ppo._step(0).own["policy/grad_norm"])
+        norms.append(ppo.step(0).own["policy/grad_norm"])
     assert norms[0] > 0
     assert norms == pytest.approx([norms[0]] * 3, rel=1e-4)
 
@@ -241,6 +269,6 @@ def test_the_policy_learns_a_reward_that_it_can_reach():
     )  # fmt: skip
     rates = []
     for number in range(7):
-        step = ppo._step(number)
+        step = ppo.step(number)
         rates.append(sum(s.grade.formatted for own in step.scored for s in own) / 64)
     assert sum(rates[-2:]) / 2 > sum(rates[:2]) / 2 + 0.2

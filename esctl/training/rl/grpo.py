@@ -1,7 +1,10 @@
-"""GRPO at work: TRL's trainer on rollouts, rewards, batches and an optimizer that are ours. Described in `grpo`.
+"""GRPO at work: TRL's trainer on our rollouts, rewards, batches and optimizer. `methods.grpo` describes the method.
 
-Leaves advantages, loss and the order of an update to TRL, files to `recorder`, and drawing to `rollouts`. What TRL
-would draw at random or keep in files of its own is decided or kept here, so that a run can be continued bit for bit.
+TRL computes advantages and loss and orders the updates. What TRL would draw at random or keep in its own files is
+decided or kept here, so that a run can be continued bit for bit.
+
+This file overrides two things of TRL 1.x, both in one place each: `quiet_trl` hides vLLM while TRL is imported, and
+`trainer_class` sets the advantages of groups without signal to exactly 0 (TRL divides a rounding error by 1e-4).
 """
 
 import importlib.util
@@ -15,7 +18,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -26,6 +29,7 @@ from esctl.errors import UsageError
 from esctl.experiment.experiment import Experiment, Split
 from esctl.experiment.scoring import Scored
 from esctl.methods.grpo import GRPO
+from esctl.methods.shaping import is_flat
 from esctl.noise.moves import hash64
 from esctl.tasks.prompts import load_tokenizer
 from esctl.training.rl import Step
@@ -34,7 +38,7 @@ from esctl.training.rl.models import draw, open_policy
 
 if TYPE_CHECKING:
     from datasets import Dataset
-    from transformers import PreTrainedModel
+    from transformers import PreTrainedModel, TrainerCallback
     from trl import GRPOConfig
     from trl import GRPOTrainer as TRLTrainer
 
@@ -50,6 +54,19 @@ LOGGED = {
 }
 
 
+class SignalAdamW(torch.optim.AdamW):
+    """AdamW whose `step` changes neither weights nor moments while `signal` is False.
+
+    Momentum of earlier steps and weight decay would otherwise move the weights in a step whose rewards say nothing.
+    """
+
+    signal = True
+
+    def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
+        """Make a step of AdamW, or none."""
+        return super().step(closure) if self.signal else None
+
+
 class GRPOTrainer:
     """A `Trainer`: the policy in fp32 and what AdamW keeps of it; TRL adds a frozen reference where `kl` is above 0."""
 
@@ -59,7 +76,7 @@ class GRPOTrainer:
         self.policy, self.engine = open_policy(experiment, config.precision)
         self.policy.requires_grad_(True)
         betas = (config.adam_beta1, config.adam_beta2)
-        self._optimizer = torch.optim.AdamW(
+        self.optimizer = SignalAdamW(
             self.policy.parameters(), config.lr, betas, config.adam_epsilon, config.weight_decay
         )
         self._held: dict[str, int] = {}
@@ -69,20 +86,20 @@ class GRPOTrainer:
         hook = Hook(self, done, record)
         with tempfile.TemporaryDirectory() as folder, quiet_transformers():
             with quiet_trl():
-                trainer = self._trainer(done, hook, folder)
+                trainer = self.trl_trainer(done, hook, folder)
             hook.reference = trainer.ref_model
             trainer.train()
 
     def save_state(self, folder: Path) -> None:
         """See `Trainer.save_state`; the reference is the base model, and random states follow from the step."""
-        parts = {"policy": self.policy.state_dict(), "optimizer": self._optimizer.state_dict()}
+        parts = {"policy": self.policy.state_dict(), "optimizer": self.optimizer.state_dict()}
         torch.save(parts, folder / STATE)
 
     def load_state(self, folder: Path) -> None:
         """See `Trainer.load_state`."""
         state = torch.load(folder / STATE, map_location=self.policy.device, weights_only=True)
         self.policy.load_state_dict(state["policy"])
-        self._optimizer.load_state_dict(state["optimizer"])
+        self.optimizer.load_state_dict(state["optimizer"])
 
     def tensor_bytes(self) -> Mapping[str, int]:
         """See `Trainer.tensor_bytes`; as of the last update, when gradients and optimizer are there."""
@@ -94,7 +111,7 @@ class GRPOTrainer:
         if reference is not None:
             held["reference"] = sum(p.nbytes for p in reference.parameters())
         held["gradients"] = sum(p.grad.nbytes for p in self.policy.parameters() if p.grad is not None)
-        states = [t for s in self._optimizer.state.values() for t in s.values() if isinstance(t, Tensor)]
+        states = [t for s in self.optimizer.state.values() for t in s.values() if isinstance(t, Tensor)]
         self._held = held | {"optimizer": sum(t.nbytes for t in states)}
 
     def flops(self, tokens: int) -> float:
@@ -107,26 +124,26 @@ class GRPOTrainer:
         looks = (updates(self.experiment, c) > 1) + (c.kl > 0)
         return float(tokens * (2 + learning + 2 * looks) * self.engine.dim)
 
-    def _trainer(self, done: int, hook: "Hook", folder: str) -> "TRLTrainer":
+    def trl_trainer(self, done: int, hook: "Hook", folder: str) -> "TRLTrainer":
         """TRL's trainer for the steps that are left."""
         from transformers import PrinterCallback
-        from trl import GRPOTrainer as TRLTrainer
 
-        c, per_step = self.config, updates(self.experiment, self.config)
-        for group in self._optimizer.param_groups:
+        c = self.config
+        per_step = updates(self.experiment, c)
+        for group in self.optimizer.param_groups:
             group["lr"] = group["initial_lr"] = c.lr  # what the schedule's share is of, also after `load_state`
 
         def share(update: int) -> float:
             return rate(done + update // per_step, c.warmup, c.decay)
 
-        trainer = TRLTrainer(
+        trainer = trainer_class()(
             model=self.policy,
             reward_funcs=[reward],
             args=arguments(self.experiment, c, done, folder),
             train_dataset=self._rows(done),
             processing_class=load_tokenizer(self.experiment.model),  # TRL gives its tokenizer a padding token
-            callbacks=[hook.callback()],
-            optimizers=(self._optimizer, torch.optim.lr_scheduler.LambdaLR(self._optimizer, share)),
+            callbacks=[callback_class()(hook)],
+            optimizers=(self.optimizer, torch.optim.lr_scheduler.LambdaLR(self.optimizer, share)),
             rollout_func=hook.rollout,
         )
         trainer.remove_callback(PrinterCallback)
@@ -178,6 +195,7 @@ class Hook:
         split = experiment.split(experiment.recipe.task.split)
         self.chosen, self.scored = draw(experiment, self.trainer.engine, split, self.step, samples)
         flat = [s for own in self.scored for s in own]
+        self.trainer.optimizer.signal = any(group_signals(self.scored))
         assert len(flat) == len(prompts), (len(flat), len(prompts))
         # TRL next shuffles the rollouts by torch's global generator: from here, not from what came before.
         torch.manual_seed(hash64("esctl-shuffle", "<qI", experiment.recipe.seed, self.step) >> 1)
@@ -187,6 +205,7 @@ class Hook:
             "completion_ids": [list(s.completion.token_ids) for s in flat],
             "logprobs": None,  # old log-probabilities are those of the policy in training, which drew
             "reward": [s.reward for s in flat],
+            "signal": [float(signal) for signal in group_signals(self.scored) for _ in range(samples)],
         }
 
     def update_done(self, logged: Mapping[str, float]) -> None:
@@ -199,13 +218,11 @@ class Hook:
         self.step, self.logs = self.step + 1, []
         self.record(done)
 
-    def callback(self) -> "Callback":
-        """What TRL takes for it."""
-        return callback_class()(self)
-
     def _metrics(self) -> dict[str, float]:
         c = self.trainer.config
         means = {key: math.fsum(log[key] for log in self.logs) / len(self.logs) for key in self.logs[0]}
+        if not self.trainer.optimizer.signal:
+            means["policy/grad_norm"] = 0.0  # the optimizer did not use the gradient (of KL alone, if any)
         if self.reference is not None:
             means["drift/norm"] = distance(self.trainer.policy, self.reference)
         return means | {"policy/lr": c.lr * rate(self.step, c.warmup, c.decay), "time/rollout_seconds": self.drawn}
@@ -219,11 +236,30 @@ class Hook:
         return time.perf_counter() - self.begun
 
 
-class Callback(Protocol):
-    """TRL's view of a hook."""
+def group_signals(scored: Sequence[Sequence[Scored]]) -> list[bool]:
+    """Of each problem's group, whether its rewards differ."""
+    return [not is_flat([s.reward for s in own]) for own in scored]
 
 
-def callback_class() -> "Callable[[Hook], Callback]":
+def trainer_class() -> "type[TRLTrainer]":
+    """TRL's trainer with advantages of exactly 0 in groups whose rewards are equal.
+
+    TRL 1.16 computes (R − mean R)/(std R + 1e-4) in fp32, where the mean of equal rewards such as 0.1 is not 0.1: the
+    rounding error becomes an advantage near 1e-4, which Adam turns into full steps.
+    """
+    from trl import GRPOTrainer as TRLTrainer
+
+    class SignalTrainer(TRLTrainer):  # type: ignore[misc]
+        def _generate_and_score_completions(self, inputs: list[dict[str, object]]) -> dict[str, Tensor]:
+            made: dict[str, Tensor] = super()._generate_and_score_completions(inputs)
+            signal = torch.tensor([row["signal"] == 1.0 for row in inputs], device=made["advantages"].device)
+            made["advantages"] = made["advantages"].where(signal, 0.0)
+            return made
+
+    return SignalTrainer
+
+
+def callback_class() -> "Callable[[Hook], TrainerCallback]":
     """The class of callbacks, made here since the library's base class is imported late."""
     from transformers import TrainerCallback, TrainerControl, TrainerState
 

@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 
 
 STATE = "state.pt"
-Parameters = list[nn.Parameter]
 
 
 @dataclass(frozen=True)
@@ -67,15 +66,15 @@ class PPOTrainer:
             for model in (self.policy, backbone):
                 model.gradient_checkpointing_enable({"use_reentrant": False})
                 model.train()  # asked for by the library; there is no dropout that this would turn on
-        self._actor = self._optimizer(self.policy, config.lr)
-        self._judge = self._optimizer(self.critic, config.critic_lr)
+        self.actor = self._optimizer(self.policy, config.lr)
+        self.judge = self._optimizer(self.critic, config.critic_lr)
         self._split = experiment.split(experiment.recipe.task.split)
         self._held: dict[str, int] = {}
 
     def train(self, done: int, record: Callable[[Step], None]) -> None:
         """See `Trainer.train`."""
         for number in range(done, self.experiment.recipe.generations):
-            record(self._step(number))
+            record(self.step(number))
 
     def save_state(self, folder: Path) -> None:
         """See `Trainer.save_state`; the reference is the base model, and random states follow from the step."""
@@ -92,14 +91,15 @@ class PPOTrainer:
         return self._held
 
     def _parts(self) -> "dict[str, PreTrainedModel | Critic | torch.optim.AdamW]":
-        return {"policy": self.policy, "critic": self.critic, "actor": self._actor, "judge": self._judge}
+        return {"policy": self.policy, "critic": self.critic, "actor": self.actor, "judge": self.judge}
 
     def _optimizer(self, model: nn.Module, lr: float) -> torch.optim.AdamW:
         c = self.config
         betas = (c.adam_beta1, c.adam_beta2)
         return torch.optim.AdamW(model.parameters(), lr, betas, c.adam_epsilon, c.weight_decay)
 
-    def _step(self, number: int) -> Step:
+    def step(self, number: int) -> Step:
+        """Draw the rollouts of step `number` (from 0) and make its updates."""
         begun = time.perf_counter()
         chosen, scored = draw(self.experiment, self.engine, self._split, number, self.config.samples)
         drawn = time.perf_counter() - begun
@@ -144,8 +144,8 @@ class PPOTrainer:
     def _update(self, number: int, experience: Experience) -> dict[str, float]:
         """The passes over a step's rollouts; returns metrics, means over the updates."""
         share = rate(number, self.config.warmup, self.config.decay)
-        _set_rate(self._actor, self.config.lr * share)
-        _set_rate(self._judge, self.config.critic_lr * share)
+        _set_rate(self.actor, self.config.lr * share)
+        _set_rate(self.judge, self.config.critic_lr * share)
         totals, updates = defaultdict[str, float](float), 0
         for epoch in range(self.config.epochs):
             order = list(range(len(experience.rollouts)))
@@ -168,14 +168,14 @@ class PPOTrainer:
         limit = self.config.max_grad_norm
         if experience.signal:
             totals["policy/grad_norm"] = float(nn.utils.clip_grad_norm_(self.policy.parameters(), limit))
-            self._actor.step()
+            self.actor.step()
         else:
             totals["policy/grad_norm"] = 0.0
         totals["value/grad_norm"] = float(nn.utils.clip_grad_norm_(self.critic.parameters(), limit))
-        self._judge.step()
+        self.judge.step()
         self._held = self._count()
-        self._actor.zero_grad()
-        self._judge.zero_grad()
+        self.actor.zero_grad()
+        self.judge.zero_grad()
         return totals
 
     def _backward(self, experience: Experience, places: Sequence[int], tokens: int) -> dict[str, float]:
@@ -214,7 +214,7 @@ class PPOTrainer:
         held = {name: sum(p.nbytes for p in model.parameters()) for name, model in models.items()}
         trained = [*self.policy.parameters(), *self.critic.parameters()]
         held["gradients"] = sum(p.grad.nbytes for p in trained if p.grad is not None)
-        states = [s for optimizer in (self._actor, self._judge) for s in optimizer.state.values()]
+        states = [s for optimizer in (self.actor, self.judge) for s in optimizer.state.values()]
         held["optimizer"] = sum(t.nbytes for s in states for t in s.values() if isinstance(t, Tensor))
         return held
 
