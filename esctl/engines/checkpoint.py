@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Protocol
 
 import torch
 
-from esctl.engines import Completion, EngineSpec, Samples, Sampling, TokenIds
+from esctl.engines import Completion, EngineSpec, Samples, Sampling, TokenIds, chosen_kind
 from esctl.engines.weights.dtypes import torch_dtype
 from esctl.engines.weights.model import check_model, quiet_transformers, read_settings
+from esctl.engines.weights.sizes import refuse_unserved, sizes_of
 from esctl.errors import EngineError, UsageError
 
 if TYPE_CHECKING:
@@ -41,10 +42,11 @@ class Checkpoint:
         from transformers import AutoTokenizer
 
         folder, config = check_model(spec.model)
-        text = config.get_text_config()
-        limit = text.max_position_embeddings
+        sizes = sizes_of(config)
+        limit = sizes.context
         if spec.max_model_len is not None and spec.max_model_len > limit:
             raise UsageError(f"max_model_len {spec.max_model_len}: the model in {folder} takes {limit} tokens at most")
+        refuse_unserved(config, chosen_kind(spec.kind), spec.max_model_len or limit)
         try:
             with quiet_transformers():
                 tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
@@ -52,7 +54,7 @@ class Checkpoint:
             reason = (str(error).strip() or type(error).__name__).split("\n")[0]
             raise EngineError(f"model {folder} has no tokenizer that can be loaded ({reason}): add its files") from None
         stops = set(_end_tokens(folder)) | ({tokenizer.eos_token_id} - {None})
-        return cls(folder, tokenizer, frozenset(stops), spec.max_model_len or limit, kv_elements(text))
+        return cls(folder, tokenizer, frozenset(stops), spec.max_model_len or limit, sizes.kv_elements)
 
     def room(self, prompts: Sequence[TokenIds], most: int) -> list[int]:
         """New tokens that each prompt leaves room for, `most` at most; EngineError for a prompt that leaves none."""
@@ -121,17 +123,6 @@ def refuse_unknown_ids(model: Path | str, prompts: Sequence[TokenIds], rows: int
                 f"model: {model}: prompt {index} has the token {max(prompt)}, and the model {rows:,} rows;"
                 " give the tokenizer that belongs to it"
             )
-
-
-def kv_elements(text: "PretrainedConfig") -> int:
-    """Keys and values of one token, over all layers, by a text model's config."""
-    heads = text.num_key_value_heads or text.num_attention_heads
-    return 2 * int(text.num_hidden_layers) * int(heads) * head_size(text)
-
-
-def head_size(text: "PretrainedConfig") -> int:
-    """Elements of one attention head."""
-    return int(text.to_dict().get("head_dim") or text.hidden_size // text.num_attention_heads)
 
 
 def serving_dtype(spec: EngineSpec) -> torch.dtype:

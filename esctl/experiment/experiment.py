@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import Self
 
 from esctl.assets import tiny_model_path
-from esctl.engines import Completion, EngineSpec
+from esctl.engines import Completion, EngineSpec, chosen_kind
 from esctl.engines.checkpoint import refuse_large_vocabulary, refuse_unknown_ids
 from esctl.engines.weights.center import Center
 from esctl.engines.weights.model import check_model, load_config
+from esctl.engines.weights.sizes import refuse_unserved, sizes_of
 from esctl.errors import UsageError
 from esctl.experiment.models import MODELS, model_path
 from esctl.experiment.recipe import EMBEDDED, Recipe
@@ -66,7 +67,8 @@ class Experiment:
     def __init__(self, recipe: Recipe) -> None:
         self.recipe = recipe
         self.model = find_model(recipe.model)
-        check_model(self.model)
+        _, config = check_model(self.model)
+        refuse_unserved(config, chosen_kind(recipe.engine.kind))
         self.task = open_task(task_spec(recipe))
         self.tokenizer = load_tokenizer(self.model)
         self._rows = refuse_large_vocabulary(self.model, self.tokenizer, load_config(self.model))
@@ -118,7 +120,7 @@ class Experiment:
     @cached_property
     def context(self) -> int:
         """The model's context in tokens, by its config."""
-        return int(load_config(self.model).get_text_config().max_position_embeddings)
+        return sizes_of(load_config(self.model)).context
 
     @cached_property
     def prompt_sha256(self) -> str:

@@ -26,6 +26,7 @@ from esctl.engines.vllm.processes import RankProcesses
 from esctl.engines.vllm.ranks import Ranks
 from esctl.engines.weights.dtypes import dtype_name
 from esctl.engines.weights.model import canonical_shapes, check_model
+from esctl.engines.weights.sizes import sizes_of
 from esctl.errors import EngineError, UsageError
 from esctl.noise.moves import Move, Round
 
@@ -261,7 +262,7 @@ def _import_vllm() -> None:
 def _check_ranks(spec: EngineSpec) -> None:
     """Refuse a number of ranks that does not divide the model's heads, or exceeds this machine's GPUs."""
     ranks = spec.tensor_parallel
-    heads = int(check_model(spec.model)[1].get_text_config().num_attention_heads)
+    heads = sizes_of(check_model(spec.model)[1]).heads
     if heads % ranks:
         divisors = ", ".join(str(n) for n in range(1, heads + 1) if heads % n == 0)
         raise UsageError(f"engine.tensor_parallel: {ranks} does not divide the model's {heads} heads; use {divisors}")

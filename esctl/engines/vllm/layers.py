@@ -18,7 +18,13 @@ from torch import Tensor
 from torch.nn import Module, Parameter
 from typing_extensions import override
 from vllm import _custom_ops as ops
-from vllm.model_executor.layers.linear import ColumnParallelLinear, LinearBase, QKVParallelLinear, RowParallelLinear
+from vllm.model_executor.layers.linear import (
+    ColumnParallelLinear,
+    LinearBase,
+    MergedColumnParallelLinear,
+    QKVParallelLinear,
+    RowParallelLinear,
+)
 from vllm.model_executor.layers.vocab_parallel_embedding import ParallelLMHead, VocabParallelEmbedding
 
 from esctl.engines import Where
@@ -28,6 +34,8 @@ from esctl.engines.weights.shards import Partition, Piece, Share, piece
 from esctl.errors import EngineError
 from esctl.noise.moves import Move
 
+GPT2 = "GPT2LMHeadModel"  # the one class of vLLM whose checkpoints hold matrices as [in, out]
+FUSED = {"qkv_proj": ["q_proj", "k_proj", "v_proj"], "gate_up_proj": ["gate_proj", "up_proj"]}
 PRIMITIVES = 32  # oneDNN kernels that one packed matrix keeps, by batch size; vLLM's own number
 IDENTITY_ROWS = 256  # rows of the identity matrix that a packed matrix is read back with
 
@@ -68,6 +76,7 @@ class Slot:
     dtype: torch.dtype
     storage: Tensor | None = None  # the tensor that vLLM reads in place; None where it only reads packed copies
     packed: list[Packed] = field(default_factory=list)
+    transposed: bool = False  # vLLM keeps [out, in] of a canonical [in, out]; `shape` is the canonical one
 
     @property
     def numel(self) -> int:
@@ -82,7 +91,8 @@ class Slot:
     @property
     def exact(self) -> bool:
         """Whether fp32 can be written where it lies."""
-        return self.storage is not None and self.storage.device.type == "cpu" and self.dtype == torch.float32
+        in_memory = self.storage is not None and self.storage.device.type == "cpu"
+        return in_memory and self.dtype == torch.float32 and not self.transposed
 
     @property
     def nbytes(self) -> int:
@@ -92,8 +102,6 @@ class Slot:
 
 class FusedModel(Protocol):
     """What vLLM's models say about themselves."""
-
-    packed_modules_mapping: Mapping[str, list[str]]  # qkv_proj: q_proj, k_proj, v_proj
 
     def named_modules(self) -> Iterator[tuple[str, Module]]:
         """As of torch.nn.Module."""
@@ -107,6 +115,8 @@ class LiveWeights(WrittenWeights):
 
     def __init__(self, model: FusedModel, center: Center, probes: bool = False, where: Where = "auto") -> None:
         self.slots = find_slots(model, center)
+        if any(slot.transposed for slot in self.slots):
+            where = "host"  # the kernel on the device writes rows, not columns
         super().__init__(center, [part for slot in self.slots for part in _parts(slot)], probes, where)
         inexact = [slot for slot in self.slots if not slot.exact]
         largest = max((slot.numel for slot in inexact if self._device is None), default=0)
@@ -144,9 +154,11 @@ class LiveWeights(WrittenWeights):
 
     def _cast(self, slot: Slot, exact: Tensor) -> Tensor:
         """`exact` in the slot's dtype: where vLLM reads it, or where it can be packed from."""
+        if slot.transposed:
+            exact = exact.t().contiguous()
         if slot.storage is not None:
             return exact if slot.exact else slot.storage.copy_(exact)
-        return exact if slot.dtype == torch.float32 else self._narrow[: slot.numel].view(slot.shape).copy_(exact)
+        return exact if slot.dtype == torch.float32 else self._narrow[: slot.numel].view(exact.shape).copy_(exact)
 
     def checksum(self) -> str:
         """SHA-256 of what is read, by canonical name, as `Center.weights_sha256` does for fp32.
@@ -194,6 +206,7 @@ def drop_packed(model: FusedModel) -> None:
 def find_slots(model: FusedModel, center: Center) -> list[Slot]:
     """The live tensors of `model`, in its own order; every canonical tensor is in exactly one."""
     packs = any(isinstance(m, LinearBase) and m.weight.numel() == 0 for _, m in model.named_modules())
+    fused = FUSED | dict(getattr(model, "packed_modules_mapping", {}))  # not every model of vLLM states its own
     slots: dict[int, Slot] = {}  # by the identity of the parameter, which a tied layer shares
     for prefix, module in model.named_modules():
         for kind, parameter in list(module.named_parameters(recurse=False)):
@@ -202,8 +215,9 @@ def find_slots(model: FusedModel, center: Center) -> list[Slot]:
                     module.params_dtype
                 )  # widened for AMX kernels, which oneDNN replaces
             if id(parameter) not in slots:
-                names = list(_canonical(prefix, kind, model.packed_modules_mapping))
-                slots[id(parameter)] = _slot(names, module, kind, parameter, center)
+                names = _canonical(prefix, kind, fused, center)
+                transposed = kind == "weight" and type(model).__name__ == GPT2 and isinstance(module, LinearBase)
+                slots[id(parameter)] = _slot(names, module, kind, parameter, center, transposed)
             slot = slots[id(parameter)]
             if packs and kind == "weight" and isinstance(module, LinearBase | ParallelLMHead):
                 _attach_packed(slot, module)
@@ -223,24 +237,54 @@ def _check_complete(slots: list[Slot], center: Center) -> None:
 
 def _attach_packed(slot: Slot, module: Module) -> None:
     """Take over the copy that a layer multiplies by; a tensor that no lookup reads as well is not kept beside it."""
-    slot.packed.append(Packed(module, (slot.shape[0], slot.shape[1])))
+    shape = slot.shape[::-1] if slot.transposed else slot.shape
+    slot.packed.append(Packed(module, (shape[0], shape[1])))
     if slot.storage is None:
         module.weight = Parameter(torch.empty(0, dtype=slot.dtype), requires_grad=False)
 
 
-def _canonical(prefix: str, kind: str, fused: Mapping[str, list[str]]) -> Iterator[str]:
-    """The names that save_pretrained gives to what vLLM fused into one: `…qkv_proj.bias` → `…q_proj.bias`, …."""
+def _canonical(prefix: str, kind: str, fused: Mapping[str, list[str]], center: Center) -> list[str]:
+    """The names that save_pretrained gives to what vLLM fused into one: `…qkv_proj.bias` → `…q_proj.bias`, ….
+
+    Some families store the fused tensor itself; then it has one name.
+    """
+    prefix = _as_stored(prefix, center)
     parent, _, leaf = prefix.rpartition(".")
-    for part in fused.get(leaf, [leaf]):
-        yield ".".join(filter(None, (parent, part, kind)))
+    own = ".".join(filter(None, (prefix, kind)))
+    if own in center.shapes:
+        return [own]
+    return [".".join(filter(None, (parent, part, kind))) for part in fused.get(leaf, [leaf])]
 
 
-def _slot(names: list[str], module: Module, kind: str, parameter: Parameter, center: Center) -> Slot:
+def _as_stored(prefix: str, center: Center) -> str:
+    """A module's name in the checkpoint, where vLLM renames the model's body and head for Transformers' own code."""
+    if prefix == "lm_head" and "lm_head.weight" not in center.shapes and "embed_out.weight" in center.shapes:
+        return "embed_out"  # GPT-NeoX
+    root, _, rest = prefix.partition(".")
+    bodies = {name.split(".")[0] for name in center.names if name.count(".") > 1}
+    if root == "model" and root not in bodies and len(bodies) == 1:
+        return f"{bodies.pop()}.{rest}"  # gpt_neox.layers… as model.layers…
+    return prefix
+
+
+def _slot(names: list[str], module: Module, kind: str, parameter: Parameter, center: Center, transposed: bool) -> Slot:
     unknown = [name for name in names if name not in center.shapes]
     if unknown:
         raise EngineError(
             f"vLLM's model holds {unknown[0]}, which the checkpoint lacks: set engine.kind to transformers"
         )
+    stored_fused = isinstance(module, QKVParallelLinear | MergedColumnParallelLinear) and len(names) == 1
+    if getattr(module, "tp_size", 1) > 1 and (stored_fused or transposed):
+        raise EngineError(
+            f"engine.tensor_parallel: {names[0]} is stored fused or transposed, and cannot be cut for several ranks:"
+            " set it to 1"
+        )
+    if transposed:
+        whole = piece(names[0], center.shape(names[0]), Partition.WHOLE, Share())
+        slot = Slot((whole,), center.shape(names[0]), parameter.dtype, transposed=True)
+        if slot.shape != _shape(module, parameter)[::-1]:
+            raise EngineError(f"vLLM's tensor {list(_shape(module, parameter))} does not hold {names[0]} transposed")
+        return slot
     pieces: list[Piece] = []
     for index, name in enumerate(names):
         partition, share, units = _layout(module, kind, index)
@@ -270,7 +314,7 @@ def _layout(module: Module, kind: str, index: int) -> tuple[Partition, Share, in
 
 def _parts(slot: Slot) -> Iterator[Part]:
     """The pieces of a tensor that is read where it lies; none of one that is packed."""
-    if slot.storage is not None:
+    if slot.storage is not None and not slot.transposed:
         for part in slot.pieces:
             yield Part(part, slot.storage[part.at : part.end])
 
@@ -285,9 +329,11 @@ def _shape(module: Module, parameter: Parameter) -> tuple[int, ...]:
 def _copies(slot: Slot) -> Iterator[Tensor]:
     """Every copy that something reads, on the host, -0.0 as 0.0 (a packed one cannot tell them apart)."""
     if slot.storage is not None:
-        yield (slot.storage + 0.0).cpu()
+        stored = (slot.storage + 0.0).cpu()
+        yield stored.t() if slot.transposed else stored
     for packed in slot.packed:
-        yield packed.unpack(slot.dtype) + 0.0
+        unpacked = packed.unpack(slot.dtype) + 0.0
+        yield unpacked.t() if slot.transposed else unpacked
 
 
 def _bytes(tensor: Tensor) -> memoryview:

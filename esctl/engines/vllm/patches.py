@@ -7,14 +7,17 @@ and ends in one line where the name is gone: a silent miss would bring back the 
 import signal
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from functools import wraps
+from inspect import getclosurevars
 from multiprocessing.context import SpawnProcess
 from multiprocessing.popen_spawn_posix import Popen
 from multiprocessing.process import BaseProcess
 from typing import TYPE_CHECKING, Protocol
 
 from torch import Tensor
+from torch.nn import Module
 
 from esctl.errors import EngineError
 
@@ -120,6 +123,43 @@ def replace_logits(model: ComputesLogits, compute: Callable[[Tensor], Tensor | N
     """Let `compute` stand for the model's `compute_logits`, which vLLM looks up anew at every step (0.32 and 0.33)."""
     guard(model, "compute_logits")
     model.compute_logits = compute
+
+
+def keep_transformers_usable(modules: Iterable[Module]) -> None:
+    """Let Transformers build and call its own models again after vLLM has served one of their class.
+
+    vLLM serves families without code of its own through Transformers' classes, and decorates those in place (0.32,
+    `compilation/decorators.py`): from then on, no module of the class can be built outside of vLLM. A module that vLLM
+    did not build gets the original constructor and call.
+    """
+    from vllm.config import get_current_vllm_config_or_none
+
+    for kind in {type(module) for module in modules if "do_not_compile" in vars(module)}:
+        if not kind.__module__.startswith("transformers.") or hasattr(kind.__init__, "esctl_kept"):
+            continue
+        _undecorate(kind, lambda: get_current_vllm_config_or_none() is not None)
+
+
+def _undecorate(kind: type[Module], inside_vllm: Callable[[], bool]) -> None:
+    """Let a decorated class behave as before wherever vLLM is not at work."""
+    decorated_init = kind.__init__
+    decorated_call = kind.__call__
+    found = getclosurevars(decorated_init).nonlocals
+    if "old_init" not in found:
+        guard(decorated_init, "old_init")
+    plain_init: Callable[..., None] = found["old_init"]
+
+    @wraps(plain_init)
+    def init(self: Module, *args: object, **kwargs: object) -> None:
+        (decorated_init if inside_vllm() else plain_init)(self, *args, **kwargs)
+
+    def call(self: Module, *args: object, **kwargs: object) -> object:
+        served = "do_not_compile" in vars(self)
+        return (decorated_call if served else Module.__call__)(self, *args, **kwargs)
+
+    init.esctl_kept = True  # type: ignore[attr-defined]
+    kind.__init__ = init  # type: ignore[method-assign]
+    kind.__call__ = call  # type: ignore[method-assign, assignment]
 
 
 def guard(owner: object, name: str) -> None:

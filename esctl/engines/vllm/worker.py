@@ -12,7 +12,7 @@ from torch import Tensor
 from esctl.engines import Where
 from esctl.engines.process import Held, held_here
 from esctl.engines.vllm.layers import FusedModel, LiveWeights, drop_packed
-from esctl.engines.vllm.patches import ComputesLogits, replace_logits
+from esctl.engines.vllm.patches import ComputesLogits, keep_transformers_usable, replace_logits
 from esctl.engines.weights.center import Center
 from esctl.noise.moves import Move
 
@@ -77,6 +77,7 @@ class WorkerExtension:
 
     def esctl_attach(self, model: str, probes: bool, where: Where) -> int:
         """Load the center, make θ live, and return dim."""
+        keep_transformers_usable(module for _, module in self.model_runner.model.named_modules())
         drop_packed(self.model_runner.model)
         self.esctl_weights = LiveWeights(self.model_runner.model, Center.load(model, probes), probes, where)
         self.esctl_watch = LogitWatch(self.model_runner.model)

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from esctl.engines.weights.files import stored_tensors, weight_files
+from esctl.engines.weights.sizes import sizes_of
 from esctl.errors import EngineError
 
 if TYPE_CHECKING:
@@ -119,6 +120,10 @@ def check_model(model: Path | str) -> tuple[Path, "PretrainedConfig"]:
     if (folder / "generation_config.json").is_file():
         read_settings(folder / "generation_config.json")
     weight_files(folder)
+    sizes_of(config)  # refuses families without attention or without a context length
+    if getattr(config.get_text_config(), "attn_logit_softcapping", None):
+        # Only Transformers' own attention caps the logits (Gemma 2); torch's ignores the cap without a word.
+        config._attn_implementation = "eager"
     return folder, config
 
 

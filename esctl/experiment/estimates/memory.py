@@ -126,8 +126,8 @@ class Footprint:
 
 def architecture(model: str) -> Architecture:
     """Read a model's config: embedded, a folder, a run directory or a hub id, whose weights are not fetched."""
-    from esctl.engines.checkpoint import head_size, kv_elements
     from esctl.engines.weights.model import canonical_shapes, load_config
+    from esctl.engines.weights.sizes import sizes_of
     from esctl.experiment.experiment import find_model
 
     place = find_model(model)
@@ -137,19 +137,19 @@ def architecture(model: str) -> Architecture:
     except EngineError as error:
         reason = str(error)
         raise UsageError(f"--model {model}: no config of a causal language model ({reason})") from None
-    text = config.get_text_config()
+    shape = sizes_of(config)
     total = sum(sizes.values())
     return Architecture(
         name=model,
         parameters=total,
         body=total - sizes.get("lm_head.weight", 0),
         largest=max(sizes.values()),
-        layers=text.num_hidden_layers,
-        hidden=text.hidden_size,
-        intermediate=text.intermediate_size,
-        attention=text.num_attention_heads * head_size(text),
-        kv=kv_elements(text),
-        vocabulary=text.vocab_size,
+        layers=shape.layers,
+        hidden=shape.hidden,
+        intermediate=shape.feed_forward,
+        attention=shape.heads * shape.head,
+        kv=shape.kv_elements,
+        vocabulary=shape.vocabulary,
     )
 
 
