@@ -3,6 +3,7 @@
 Knows command lines, log files and costs; leaves what a job does to the command it starts.
 """
 
+import ctypes
 import os
 import signal
 import subprocess
@@ -13,6 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 POLL_SECONDS = 0.2
+PR_SET_PDEATHSIG = 1  # prctl(2)
+# Loaded before any fork: between fork and exec only a plain system call is safe.
+LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None
 STOP_SECONDS = 30  # what a job gets to end by itself, recording what it has, before it is killed
 
 
@@ -89,9 +93,16 @@ def _start(job: Job, threads: int) -> _Running:
             stdout=log,
             stderr=log,
             env={**os.environ, **limits},
+            preexec_fn=_end_with_parent if LIBC else None,
             start_new_session=True,  # Ctrl-C reaches the jobs through `_stop` alone, once
         )
     return _Running(job, process, time.monotonic())
+
+
+def _end_with_parent() -> None:
+    """Ask the kernel for SIGTERM when the driver dies, also by SIGKILL: an orphan would go on and hold its run."""
+    assert LIBC is not None
+    LIBC.prctl(PR_SET_PDEATHSIG, int(signal.SIGTERM))
 
 
 def _stop(running: Sequence[_Running]) -> None:
