@@ -14,6 +14,7 @@ from esctl.comparison.curves import COVERAGE_BINS, Curve
 from esctl.comparison.groups import Group
 from esctl.comparison.settings import EvalSetting
 from esctl.errors import UsageError
+from esctl.plain import one_line
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -281,10 +282,17 @@ def _figure(panels: Sequence[Panel], title: str) -> "Figure":
         axes.set_xlabel(panel.x)
         if place == 0 or not alike:
             axes.set_ylabel(panel.y)
-    labelled = {label: h for axes in figure.axes for h, label in zip(*axes.get_legend_handles_labels(), strict=True)}
+    labelled = {
+        drawn_text(label): h for axes in figure.axes for h, label in zip(*axes.get_legend_handles_labels(), strict=True)
+    }
     figure.legend(labelled.values(), labelled, loc="outside lower center", ncols=min(4, len(labelled)), frameon=False)
-    figure.suptitle(title, fontsize=10)
+    figure.suptitle(drawn_text(title), fontsize=10)
     return figure
+
+
+def drawn_text(text: str) -> str:
+    """Text that matplotlib draws as it is: a dollar sign would start mathematics."""
+    return one_line(text).replace("$", r"\$")
 
 
 def _axes(figure: "Figure", n: int, alike: bool) -> list["Axes"]:

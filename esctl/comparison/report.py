@@ -1,7 +1,7 @@
 """What a finished table answers, in sentences no stronger than its intervals.
 
-Reads comparisons and rows, as `compare` makes them; leaves which runs there are to `reproduce`. The labels are those
-of `recipes/tables/cpu.yaml`: a question whose rows are not in a table is answered with what it lacks. No torch.
+The labels are those of `recipes/tables/cpu.yaml`: a question whose rows are missing is answered by what is
+missing.
 """
 
 import math
@@ -13,7 +13,7 @@ import numpy as np
 from esctl.comparison.compare import Comparison
 from esctl.comparison.groups import ENOUGH_SEEDS, Group
 from esctl.comparison.rows import Pair, Row, common_sigmas, drops_at, pair_of
-from esctl.comparison.tables import percent, points, signed
+from esctl.comparison.tables import is_zero, markdown_text, percent, points, signed
 from esctl.runs.records import SharpnessRecord
 from esctl.stats import Z95, Estimate, Floats, over_seeds, seeds_half_width
 
@@ -43,7 +43,7 @@ def report(evidence: Evidence) -> str:
         ("(e) Mirrored pairs, and a second benchmark", second(evidence)),
     )
     head = (
-        f"# Report: {table.task}, {table.split} split, {table.problems:,} problems\n\n"
+        f"# Report: {markdown_text(table.task)}, {markdown_text(table.split)} split, {table.problems:,} problems\n\n"
         "Differences are paired over problems, in points, with 95 % intervals that also speak for other seeds where"
         f" every trained row in them has {ENOUGH_SEEDS} or more. Those of flatness are over directions of noise, with"
         ' the problems as they are. "Not shown" means that the interval holds 0: it is no proof of equality. The'
@@ -175,7 +175,13 @@ def _format_line(row: Row, gain: Estimate, base: Row) -> str:
     line = f"{row.label}: strict {signed(gain.value)}, flexible {signed(flexible)}, format {signed(formatted)}"
     if gain.low <= 0:
         return line
-    apart = min(1.0, max(0.0, 1 - flexible / gain.value))
+    if flexible < 0 and not is_zero(flexible):
+        return (
+            f"{line}; flexible fell by {signed(-flexible)[1:]}, so that none of the strict gain is more right answers"
+        )
+    if flexible > gain.value:
+        return f"{line}; flexible rose by more than strict"
+    apart = 1 - flexible / gain.value
     return f"{line}; by these estimates {100 * apart:.0f} % of the strict gain goes beyond the flexible one"
 
 
@@ -195,9 +201,11 @@ def sentence(pair: Pair) -> str:
 
 def verdict(difference: Estimate, other: str, words: tuple[str, str] = ("higher", "lower")) -> str:
     """`is higher than …: +12.3 (+10.0 to +14.6)` points, or that no difference is shown."""
-    if difference.low <= 0 <= difference.high:
+    limits = (difference.low, difference.high)
+    if difference.low <= 0 <= difference.high or any(map(is_zero, limits)):
         return f"is not shown to be {words[0]} or {words[1]} than {other}: {points(difference)}"
-    return f"is {words[difference.value < 0]} than {other}: {points(difference)}"
+    word = words[0] if difference.value > 0 else words[1]
+    return f"is {word} than {other}: {points(difference)}"
 
 
 def _seeded(row: Row) -> str:
@@ -217,4 +225,4 @@ def _missing(*what: str, full: bool = False) -> str:
 
 
 def _list(lines: Sequence[str]) -> str:
-    return "\n".join(f"- {line}" for line in lines)
+    return "\n".join(f"- {markdown_text(line)}" for line in lines)

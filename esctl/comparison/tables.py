@@ -1,20 +1,19 @@
 """A comparison as text: the same rows and pairs for a terminal, Markdown, LaTeX, CSV and JSON.
 
-A person gets percent and points with intervals; a program gets every number in full.
-
-Estimates as text, and rows of cells as aligned columns: what every table and report writes them with.
-
-Leaves what stands in a table to whoever makes it.
+A person gets percent and points with intervals; a program gets every number in full. Labels, tasks and paths are text
+of strangers: each format writes out what its reader would obey, control characters and its own markup.
 """
 
 import csv
 import io
+import re
 from collections.abc import Sequence
 from dataclasses import asdict
 
 from esctl.comparison.compare import Comparison
 from esctl.comparison.references import Reference
 from esctl.comparison.rows import Pair, Row
+from esctl.plain import one_line, plain
 from esctl.runs.files import adapter
 from esctl.stats import Estimate
 
@@ -32,20 +31,23 @@ def terminal(comparison: Comparison) -> str:
     if comparison.pairs:
         blocks.append(_ruled([list(PAIR_HEADERS), *(_pair_cells(p) for p in comparison.pairs)], 2))
     notes = "\n".join(_notes(comparison))
-    return "\n\n".join(block for block in (*blocks, notes) if block)
+    return plain("\n\n".join(block for block in (*blocks, notes) if block))
 
 
 def markdown(comparison: Comparison) -> str:
     """A GitHub table of rows, one of pairs, and the notes."""
-    blocks = [_banner(comparison), title(comparison), _bars(_whole(comparison))]
+    texts = [*_banner(comparison).splitlines(), title(comparison)]
+    blocks = [*map(markdown_text, texts), _bars(_whole(comparison))]
     if comparison.pairs:
         blocks.append(_bars([list(PAIR_HEADERS), *(_pair_cells(p) for p in comparison.pairs)]))
-    return "\n\n".join(block for block in (*blocks, *_notes(comparison)) if block) + "\n"
+    return "\n\n".join(block for block in (*blocks, *map(markdown_text, _notes(comparison))) if block) + "\n"
 
 
 def latex(comparison: Comparison) -> str:
     """Two `tabular`s with the rules of booktabs, rows and pairs, after their notes as comments."""
-    comments = [f"% {line}" for line in (_banner(comparison), title(comparison), *_notes(comparison)) if line]
+    comments = [
+        f"% {one_line(line)}" for line in (*_banner(comparison).splitlines(), title(comparison), *_notes(comparison))
+    ]
     parts = ["\n".join(["% \\usepackage{booktabs}", *comments]), _tabular(_whole(comparison))]
     if comparison.pairs:
         parts.append(_tabular([list(PAIR_HEADERS), *(_pair_cells(p) for p in comparison.pairs)]))
@@ -57,30 +59,33 @@ def csv_text(comparison: Comparison) -> str:
     rows = [_flat(row, comparison) for row in comparison.rows]
     rows += [_flat_reference(reference) for reference in comparison.references]
     blocks = [rows, [_flat_pair(pair) for pair in comparison.pairs]]
-    comments = "".join(f"# {line}\n" for line in _banner(comparison).splitlines())
+    comments = "".join(f"# {one_line(line)}\n" for line in _banner(comparison).splitlines())
     return comments + "\n".join(_csv(block) for block in blocks if block)
 
 
 def json_text(comparison: Comparison) -> str:
     """The comparison as it is, with the names of the code."""
-    return adapter(Comparison).dump_json(comparison, indent=1).decode() + "\n"
+    return plain(adapter(Comparison).dump_json(comparison, indent=1).decode()) + "\n"
 
 
 def title(comparison: Comparison) -> str:
     """What the numbers are about."""
     within = "" if comparison.at is None else f", at most {comparison.at:,} training rollouts"
     problems = f"{comparison.problems:,} problems"
-    return f"{comparison.task}, {comparison.split} split, {problems}, {comparison.sampling}{within}"
+    return f"{one_line(comparison.task)}, {one_line(comparison.split)} split, {problems}, {comparison.sampling}{within}"
 
 
 def _banner(comparison: Comparison) -> str:
-    return "\n".join(f"NOT COMPARABLE: {difference}" for difference in comparison.differences)
+    return "\n".join(f"NOT COMPARABLE: {one_line(difference)}" for difference in comparison.differences)
 
 
 def _notes(comparison: Comparison) -> list[str]:
     """The notes, and the sources of published rows."""
     sources = {r.citation: r.setting for r in comparison.references}
-    return [*comparison.notes, *(f"published, {citation}: {setting}" for citation, setting in sources.items())]
+    return [
+        *map(one_line, comparison.notes),
+        *(f"published, {citation}: {setting}" for citation, setting in sources.items()),
+    ]
 
 
 def _scores(comparison: Comparison) -> list[Cells]:
@@ -179,21 +184,41 @@ def _ruled(rows: Sequence[Cells], left: int) -> str:
     return "\n".join([lines[0], "─" * len(lines[0]), *lines[1:]])
 
 
+# What Markdown or the HTML in it would read: links, emphasis, code, mathematics. An underscore within a word is none.
+_MARKUP = re.compile(r"[\\`*\[\]|~$]|(?<!\w)_|_(?!\w)")
+_HTML = str.maketrans({"<": "&lt;", ">": "&gt;"})
+
+
+def markdown_text(text: str) -> str:
+    """A line of text that Markdown shows as it is; a command of ours between backticks stays code."""
+    parts = one_line(text).translate(_HTML).split("`")
+    whole = len(parts) % 2 == 1 and all(parts[1::2])
+    if not whole:
+        return _MARKUP.sub(r"\\\g<0>", "`".join(parts))
+    return "`".join(part if place % 2 else _MARKUP.sub(r"\\\g<0>", part) for place, part in enumerate(parts))
+
+
+def markdown_cell(text: str) -> str:
+    """As `markdown_text`, without any code: a label has none."""
+    return _MARKUP.sub(r"\\\g<0>", one_line(text).translate(_HTML))
+
+
 def _bars(rows: Sequence[Cells]) -> str:
-    texts = [[cell.replace("|", "\\|") for cell in row] for row in rows]
+    texts = [[markdown_cell(cell) for cell in row] for row in rows]
     return "\n".join(f"| {' | '.join(row)} |" for row in [texts[0], ["---"] * len(texts[0]), *texts[1:]])
 
 
 LATEX = {
     "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_", "{": r"\{", "}": r"\}",
     "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "−": "$-$", "–": "--", "×": r"$\times$",
-    "σ": r"$\sigma$",
+    "σ": r"$\sigma$", "<": "$<$", ">": "$>$", "|": "$|$",
+    "[": "{[}", "]": "{]}", "*": "{*}",  # at the start of a line they would be arguments of the \\\\ before it
 }  # fmt: skip
 
 
 def escaped(text: str) -> str:
     """Text that LaTeX prints as it is."""
-    return "".join(LATEX.get(character, character) for character in text)
+    return "".join(LATEX.get(character, character) for character in one_line(text))
 
 
 def _tabular(rows: Sequence[Cells]) -> str:
@@ -209,8 +234,16 @@ def _csv(rows: Sequence[dict[str, object]]) -> str:
     out = io.StringIO()
     writer = csv.DictWriter(out, fieldnames=names, lineterminator="\n", restval="")
     writer.writeheader()
-    writer.writerows(rows)
+    writer.writerows({name: _inert(value) for name, value in row.items()} for row in rows)
     return out.getvalue()
+
+
+def _inert(value: object) -> object:
+    """Text that a spreadsheet would run as a formula starts with an apostrophe; numbers stay."""
+    if not isinstance(value, str):
+        return value
+    text = one_line(value)
+    return f"'{text}" if text.lstrip().startswith(tuple("=+-@＝＋－＠")) else text
 
 
 def _flat(row: Row, comparison: Comparison) -> dict[str, object]:
@@ -266,15 +299,23 @@ def points(e: Estimate) -> str:
 
 
 def signed(share: float) -> str:
-    """A difference of shares as percentage points; zero has no sign."""
-    text = f"{100 * share:+.1f}".replace("-", "−")
-    return "0.0" if text in ("+0.0", "−0.0") else text
+    """A difference of shares as percentage points; zero has no sign, and what is not zero never reads 0.0."""
+    if is_zero(share):
+        return "0.0"
+    digits = next((d for d in (1, 2, 3) if round(100 * abs(share), d) > 0), 4)
+    return f"{100 * share:+.{digits}f}".replace("-", "−")
+
+
+def is_zero(share: float) -> bool:
+    """Whether a difference is less than rounding can show: below 0.0001 points."""
+    return round(100 * share, 4) == 0
 
 
 def aligned(rows: Sequence[Sequence[str]], left: int = 0) -> list[str]:
     """One line per row: columns as wide as their widest cell, the first `left` of them flush left."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    texts = [[one_line(cell) for cell in row] for row in rows]
+    widths = [max(map(len, column)) for column in zip(*texts, strict=True)]
     return [
         "  ".join(c.ljust(w) if i < left else c.rjust(w) for i, (c, w) in enumerate(zip(row, widths, strict=True)))
-        for row in rows
+        for row in texts
     ]

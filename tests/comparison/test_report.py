@@ -1,6 +1,7 @@
 """Laws of the report: no sentence is stronger than its interval, and what a table lacks is named."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 from miniature import evaluation, sharpness, write_base, write_run
@@ -95,3 +96,19 @@ def test_the_share_of_a_gain_is_given_only_where_the_gain_is_shown(tmp_path):
     )
     same = write_run(tmp_path / "s", evaluation(HALF))
     assert format_share(evidence([base, same]).table) == ["ES: strict 0.0, flexible 0.0, format 0.0"]
+
+
+def test_a_limit_that_rounding_cannot_tell_from_zero_is_no_verdict_and_a_small_one_shows_its_digits():
+    assert verdict(Estimate(0.02, 1e-17, 0.04), "ES").startswith("is not shown to be")
+    assert verdict(Estimate(-0.018, -0.036, -0.0002), "ES") == "is lower than ES: −1.8 (−3.6 to −0.02)"
+
+
+@pytest.mark.parametrize(("flexible", "text"), [(80, "flexible fell by 10.0"), (170, "flexible rose by more")])
+def test_a_share_outside_of_0_to_100_percent_is_said_as_what_happened(flexible, text, tmp_path):
+    base, better = evaluation(HALF), evaluation(MOST)
+    right = [1] * flexible + [0] * (200 - flexible)
+    better = replace(better, problems=replace(better.problems, flexible=right))
+    runs = [write_base(tmp_path / "b", base), write_run(tmp_path / "r", better)]
+    [line] = format_share(evidence(runs).table)
+    assert text in line
+    assert "%" not in line

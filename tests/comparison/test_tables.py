@@ -87,3 +87,54 @@ def test_json_has_the_names_of_the_code(found):
     low, high = wilson(9, 10).low, wilson(9, 10).high
     assert tree["rows"][1]["strict"] == pytest.approx({"value": 0.9, "low": low, "high": high})
     assert tree["pairs"][0]["p_value"] == 0.5
+
+
+HOSTILE = {
+    "clipboard": "\x1b[2J\x1b]52;c;ZXZpbA==\x07",
+    "forged row": "ES\nFAKE ROW 99.9",
+    "carriage return": "ES\rFAKE",
+    "html": "<script>alert(1)</script>",
+    "bidi": "ES \u202e9.99",
+    "eight-bit": "\x9b2J",
+    "link": "[ES](http://x)",
+    "code": "``` `<img>",
+    "macro": r"\input{/etc/passwd}",
+    "argument of a line end": "[1cm]",
+    "mathematics": r"$\bad{",
+}
+FORMATS = (tables.terminal, tables.markdown, tables.latex, tables.csv_text, tables.json_text)
+
+
+@pytest.mark.parametrize("label", HOSTILE.values(), ids=HOSTILE)
+def test_no_label_reaches_a_table_as_anything_but_text(label, tmp_path):
+    runs = [write_run(tmp_path / str(i), evaluation(SEVEN), label=text) for i, text in enumerate(("ES", label))]
+    found = compare(runs, CompareOptions())
+    plain = compare([runs[0]], CompareOptions())
+    for write in FORMATS:
+        text = write(found)
+        assert not set(text) & set("\x1b\x07\x9b\r\u202e")
+        assert "\nFAKE" not in text
+    assert len(blocks(tables.terminal(found))[1]) == len(blocks(tables.terminal(plain))[1]) + 1
+    markdown = tables.markdown(found)
+    assert "<script" not in markdown
+    assert "<img" not in markdown
+    assert "[ES](" not in markdown
+    body = tables.latex(found).partition("tabular")[2]
+    assert r"\input" not in body
+    assert not any(line.startswith(("[", "*")) for line in body.splitlines())
+
+
+@pytest.mark.parametrize("label", ["=cmd|' /C calc'!A0", "+1+1", "-2+3", "@SUM(A1)", " =1", "\t=1", "＝1"])
+def test_no_cell_of_a_spreadsheet_is_a_formula(label, tmp_path):
+    found = compare([write_run(tmp_path / "a", evaluation(SEVEN), label=label)], CompareOptions())
+    [row] = csv.DictReader(tables.csv_text(found).splitlines())
+    assert row["label"].startswith("'")
+    assert float(row["strict"]) == 0.7
+
+
+@pytest.mark.parametrize(
+    ("share", "text"),
+    [(0.0, "0.0"), (-1e-18, "0.0"), (0.0003, "+0.03"), (-0.00004, "−0.004"), (-0.02, "−2.0"), (0.00049, "+0.05")],
+)
+def test_what_is_not_zero_never_reads_zero(share, text):
+    assert tables.signed(share) == text
