@@ -52,7 +52,7 @@ def measure(method: str, model: str) -> dict[str, int]:
     trainer, lengths = open_trainer(experiment, baseline), list[int]()
 
     def record(step: Step) -> None:
-        for ids, own in zip(step.chosen.token_ids, step.scored, strict=True):
+        for ids, own in zip(step.chosen.token_ids, step.samples, strict=True):
             lengths.extend(len(ids) + len(s.completion.token_ids) for s in own)
 
     trainer.train(0, record)

@@ -16,7 +16,7 @@ from esctl.errors import RunError
 from esctl.evaluation.coverage import problem_counts
 from esctl.evaluation.sampling import GREEDY, Chunk, Decoding, chunks, missing, noise_seed, token_seed
 from esctl.experiment.experiment import Experiment, Split
-from esctl.experiment.scoring import Scored
+from esctl.experiment.scoring import Rewarded
 from esctl.noise.moves import EMPTY, Move, Round
 from esctl.runs.directory import RunDir
 from esctl.runs.files import (
@@ -166,25 +166,27 @@ def _draw(experiment: Experiment, engine: Engine, request: EvalRequest, chunk: C
             "the model's logits are not finite, so its answers mean nothing; check its weights,"
             " or serve it with engine.dtype float32"
         )
-    problems = [p for p, own in zip(split.problems, completions, strict=True) for _ in own]
-    scored = experiment.score(problems, [c for own in completions for c in own])
-    indices = [s for own in completions for s, _ in zip(chunk.samples, own, strict=True)]
-    return [_sample(p, s, result) for p, s, result in zip(problems, indices, scored, strict=True)]
+    rewarded = experiment.reward(split.problems, completions)
+    return [
+        _sample(problem, index, sample)
+        for problem, own in zip(split.problems, rewarded, strict=True)
+        for index, sample in zip(chunk.samples, own, strict=True)
+    ]
 
 
-def _sample(problem: Problem, index: int, scored: Scored) -> EvalSample:
+def _sample(problem: Problem, index: int, sample: Rewarded) -> EvalSample:
     return EvalSample(
         problem=problem.id,
         sample=index,
-        completion=scored.completion.text,
-        tokens=len(scored.completion.token_ids),
-        answer=scored.grade.answer,
-        strict=scored.grade.strict,
-        flexible=scored.grade.flexible,
-        formatted=scored.grade.formatted,
-        truncated=scored.truncated,
-        failure=scored.grade.failure,
-        finite=scored.completion.finite,
+        completion=sample.completion.text,
+        tokens=len(sample.completion.token_ids),
+        answer=sample.grade.answer,
+        strict=sample.grade.strict,
+        flexible=sample.grade.flexible,
+        formatted=sample.grade.formatted,
+        truncated=sample.truncated,
+        failure=sample.grade.failure,
+        finite=sample.completion.finite,
     )
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Self
 
 from esctl.assets import tiny_model_path
-from esctl.engines import Completion, EngineSpec, chosen_kind
+from esctl.engines import EngineSpec, Samples, chosen_kind
 from esctl.engines.checkpoint import refuse_large_vocabulary, refuse_unknown_ids
 from esctl.engines.weights.center import Center
 from esctl.engines.weights.model import check_model, load_config
@@ -16,7 +16,7 @@ from esctl.engines.weights.sizes import refuse_unserved, sizes_of
 from esctl.errors import UsageError
 from esctl.experiment.models import MODELS, model_path
 from esctl.experiment.recipe import EMBEDDED, Recipe
-from esctl.experiment.scoring import Scored
+from esctl.experiment.scoring import Objective, Rewarded
 from esctl.methods import MethodConfig
 from esctl.methods.external import External
 from esctl.tasks import Columns, Limits, Problem, TaskSpec, open_task
@@ -73,7 +73,9 @@ class Experiment:
         self.tokenizer = load_tokenizer(self.model)
         self._rows = refuse_large_vocabulary(self.model, self.tokenizer, load_config(self.model))
         self.prompting = Prompting(**recipe.prompt.model_dump())
-        self.grader = Grader(self.task, Reward(**recipe.reward.model_dump()), _limits(recipe))
+        reward = Reward(**recipe.reward.model_dump())
+        self.grader = Grader(self.task, reward, _limits(recipe))
+        self.objective = Objective(reward, **recipe.objective.model_dump())
         self._splits: dict[str, Split] = {}
 
     def check_training(self) -> None:
@@ -133,15 +135,11 @@ class Experiment:
         parts = self.tokenizer.backend_tokenizer.to_str(), str(self.tokenizer.chat_template)
         return hashlib.sha256("\0".join(parts).encode()).hexdigest()
 
-    def score(self, problems: Sequence[Problem], completions: Sequence[Completion]) -> list[Scored]:
-        """Grade and reward one completion of each problem."""
-        results = self.grader.rewards(problems, [c.text for c in completions])
-        return [Scored(c, grade, value) for c, (value, grade) in zip(completions, results, strict=True)]
-
-    def score_samples(self, problems: Sequence[Problem], completions: Sequence[Sequence[Completion]]) -> list[Scored]:
-        """Grade and reward every sample, `completions[problem][sample]`, problem by problem."""
-        asked = [p for p, own in zip(problems, completions, strict=True) for _ in own]
-        return self.score(asked, [c for own in completions for c in own])
+    def reward(self, problems: Sequence[Problem], samples: Samples) -> list[list[Rewarded]]:
+        """Grade and reward every sample of every problem, in one batch: [problem][sample], as `samples` has them."""
+        repeated = [p for p, own in zip(problems, samples, strict=True) for _ in own]
+        rewards = iter(self.grader.rewards(repeated, [c.text for own in samples for c in own]))
+        return [[Rewarded(c, grade, value) for c, (value, grade) in zip(own, rewards, strict=False)] for own in samples]
 
     def engine_spec(self) -> EngineSpec:
         """What the recipe's engine section and the longest prompt ask of an engine."""

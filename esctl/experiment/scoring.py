@@ -1,16 +1,15 @@
-"""What completions are worth: grades joined with how they ended, and the shares that curves are drawn from.
+"""From the rewards of samples to the score of a candidate.
 
-Leaves how an answer is graded to `tasks`, and what a reward does to `train`.
-
-What a candidate's score is, from n samples of each prompt: their mean reward, or how often k tries are enough.
-
-Leaves the reward of one sample to `tasks.grading`, and what a score does to the methods.
+A task *grades* an answer, the recipe's weights turn the grade into the *reward* of a sample, and the objective turns
+all rewards of a candidate into its *score*, the only number that a method sees.
 """
 
 import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
+from typing import TypeAlias
 
 from esctl.engines import Completion
 from esctl.errors import GradingError
@@ -20,7 +19,7 @@ from esctl.tasks.grading.reward import Reward
 
 
 @dataclass(frozen=True)
-class Scored:
+class Rewarded:
     """One sample: what was written, its grade, and its reward."""
 
     completion: Completion
@@ -33,30 +32,42 @@ class Scored:
         return self.completion.finish_reason == "length"
 
 
-def mean_reward(samples: Sequence[Scored]) -> float:
-    """The score of a candidate: exact summation, so that it is the same on every machine."""
-    return math.fsum(s.reward for s in samples) / len(samples)
+RewardedSamples: TypeAlias = Sequence[Sequence[Rewarded]]  # [prompt][sample], as engines return their completions
 
 
-def parts(samples: Sequence[Scored]) -> dict[str, float]:
-    """Shares over the samples, and their mean length in tokens: format is tracked apart from content."""
-    n = len(samples)
+def each(samples: RewardedSamples) -> list[Rewarded]:
+    """Every sample, prompt by prompt."""
+    return list(chain.from_iterable(samples))
+
+
+def mean_reward(samples: RewardedSamples) -> float:
+    """The mean over all samples, by exact summation: the same bits on every machine."""
+    return _mean([s.reward for s in each(samples)])
+
+
+def parts(samples: RewardedSamples) -> dict[str, float]:
+    """Shares over all samples, and their mean length in tokens: format is tracked apart from content."""
+    every = each(samples)
+    n = len(every)
     return {
-        "strict": sum(s.grade.strict for s in samples) / n,
-        "flexible": sum(s.grade.flexible for s in samples) / n,
-        "formatted": sum(s.grade.formatted for s in samples) / n,
-        "truncated": sum(s.truncated for s in samples) / n,
-        "length": sum(len(s.completion.token_ids) for s in samples) / n,
+        "strict": sum(s.grade.strict for s in every) / n,
+        "flexible": sum(s.grade.flexible for s in every) / n,
+        "formatted": sum(s.grade.formatted for s in every) / n,
+        "truncated": sum(s.truncated for s in every) / n,
+        "length": sum(len(s.completion.token_ids) for s in every) / n,
     }
 
 
-def failures(samples: Sequence[Scored]) -> Counter[str]:
+def failures(samples: RewardedSamples) -> Counter[str]:
     """Graders that crashed or hung, by cause."""
-    return Counter(s.grade.failure for s in samples if s.grade.failure is not None)
+    return Counter(s.grade.failure for s in each(samples) if s.grade.failure is not None)
 
 
 def refuse_failures(counted: Counter[str], samples: int, limit: float) -> None:
-    """Raise GradingError when more than `limit` of a round's samples were not graded: their 0 is no score."""
+    """Raise GradingError when more than `limit` of a round's samples were not graded.
+
+    A failed grading counts as reward 0, which would bias the step.
+    """
     total = sum(counted.values())
     if total > limit * samples:
         causes = ", ".join(f"{n} {cause}" for cause, n in sorted(counted.items()))
@@ -68,7 +79,7 @@ def refuse_failures(counted: Counter[str], samples: int, limit: float) -> None:
 
 @dataclass(frozen=True)
 class Objective:
-    """The recipe's `objective:` section.
+    """What a candidate's score is: the recipe's `objective:` section and the weights of its `reward:`.
 
     With n samples of each prompt, of which c are strictly right:
 
@@ -84,19 +95,19 @@ class Objective:
     bracket where the function gives 0 and 1, and the format share is left out, as it is from the mean.
     """
 
+    reward: Reward
     kind: str = "mean"  # the mean reward of a candidate's samples, or their unbiased pass@k
     n: int = 1  # samples per prompt
     k: int = 1  # tries of pass@k
 
-    def score(self, samples: Sequence[Scored], reward: Reward) -> float:
-        """The score of a candidate from its samples, prompt by prompt, n of each in a row."""
+    def score(self, samples: RewardedSamples) -> float:
+        """The score of a candidate from its n samples of each prompt."""
         if self.kind == "mean":
             return mean_reward(samples)
-        prompts = [samples[i : i + self.n] for i in range(0, len(samples), self.n)]
-        if reward.function:
-            return _mean([expected_best([s.reward for s in own], self.k) for own in prompts])
-        solved = _mean([pass_at_k(self.n, sum(s.grade.strict for s in own), self.k) for own in prompts])
-        return reward.answer * solved + reward.format * _mean([s.grade.formatted for s in samples])
+        if self.reward.function:
+            return _mean([expected_best([s.reward for s in own], self.k) for own in samples])
+        solved = _mean([pass_at_k(self.n, sum(s.grade.strict for s in own), self.k) for own in samples])
+        return self.reward.answer * solved + self.reward.format * _mean([s.grade.formatted for s in each(samples)])
 
 
 def expected_best(values: Sequence[float], k: int) -> float:

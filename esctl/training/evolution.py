@@ -5,14 +5,13 @@ Leaves weights to `engines`, steps to `methods`, files to `rundir`, and showing 
 
 import time
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import replace
 from itertools import takewhile
 
-from esctl.engines import Completion, Engine, Sampling
+from esctl.engines import Engine, Samples, Sampling
 from esctl.experiment.batches import batch
 from esctl.experiment.experiment import Experiment, Split
-from esctl.experiment.scoring import Objective, Scored, failures, parts
+from esctl.experiment.scoring import RewardedSamples, each, failures, parts
 from esctl.faults import reach
 from esctl.noise.moves import Round, sample_seed
 from esctl.runs.directory import RunDir
@@ -35,7 +34,7 @@ class Training:
         self.experiment, self.recipe = experiment, experiment.recipe
         self.run, self.engine, self.report = run, engine, report
         self.method = experiment.recipe.evolution
-        self.objective = Objective(**experiment.recipe.objective.model_dump())
+        self.objective = experiment.objective
         self.book = Logbook(experiment, run, engine)
         self.train_split = experiment.split(experiment.recipe.task.split)
         for torn in (run.scores, run.metrics):
@@ -83,17 +82,17 @@ class Training:
         records, self.pending = self.pending, []
         first, begun, failed = len(records), time.perf_counter(), Counter[str]()
 
-        def on_candidate(index: int, completions: list[list[Completion]]) -> None:
+        def on_candidate(index: int, completions: Samples) -> None:
             nonlocal begun
             member = first + index
             reach("mid-candidate")
-            scored = self.experiment.score_samples(chosen.problems, completions)
-            failed.update(failures(scored))
+            samples = self.experiment.reward(chosen.problems, completions)
+            failed.update(failures(samples))
             now = time.perf_counter()
-            score = self.objective.score(scored, self.experiment.grader.reward)
-            record = _score_record(round_, member, score, scored, chosen, now - begun)
+            score = self.objective.score(samples)
+            record = _score_record(round_, member, score, samples, chosen, now - begun)
             begun = now
-            self._write_sample(round_, member, scored, chosen)
+            self._write_sample(round_, member, samples, chosen)
             append_lines(self.run.scores, [record], sync=member + 1 == len(round_.candidates))
             records.append(record)
 
@@ -115,12 +114,10 @@ class Training:
         run, generation, samples = self.recipe.seed, self.state.generation, range(self.objective.n)
         return [[sample_seed(run, generation, p, s) for s in samples] for p in range(len(chosen.problems))]
 
-    def _write_sample(self, round_: Round, member: int, scored: Sequence[Scored], chosen: Split) -> None:
+    def _write_sample(self, round_: Round, member: int, samples: RewardedSamples, chosen: Split) -> None:
         """One rollout per candidate, the first of a prompt, walking through them: reward hacking is seen by reading."""
         place = member % len(chosen.problems)
-        sample = sample_record(
-            (round_.generation, round_.index, member), chosen, place, scored[place * self.objective.n]
-        )
+        sample = sample_record((round_.generation, round_.index, member), chosen, place, samples[place][0])
         append_lines(self.run.sample_file(round_.generation), [sample])
 
     def _checkpoint_if_due(self) -> None:
@@ -190,17 +187,18 @@ class Training:
 
 
 def _score_record(
-    round_: Round, member: int, score: float, scored: Sequence[Scored], chosen: Split, seconds: float
+    round_: Round, member: int, score: float, samples: RewardedSamples, chosen: Split, seconds: float
 ) -> ScoreRecord:
-    finite = all(s.completion.finite for s in scored)
+    every = each(samples)
+    finite = all(s.completion.finite for s in every)
     return ScoreRecord(
         generation=round_.generation,
         round=round_.index,
         member=member,
         score=score if finite else None,
-        parts=parts(scored),
-        rollouts=len(scored),
-        prompt_tokens=sum(map(len, chosen.token_ids)) * (len(scored) // len(chosen.problems)),
-        generated_tokens=sum(len(s.completion.token_ids) for s in scored),
+        parts=parts(samples),
+        rollouts=len(every),
+        prompt_tokens=sum(len(ids) * len(own) for ids, own in zip(chosen.token_ids, samples, strict=True)),
+        generated_tokens=sum(len(s.completion.token_ids) for s in every),
         seconds=seconds,
     )

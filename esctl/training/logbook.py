@@ -11,7 +11,7 @@ from esctl.errors import RunError
 from esctl.evaluation.draw import EvalRequest, draw_evaluation
 from esctl.experiment.experiment import Experiment, Split
 from esctl.experiment.provenance import peak_bytes
-from esctl.experiment.scoring import Scored, refuse_failures
+from esctl.experiment.scoring import Rewarded, refuse_failures
 from esctl.runs.directory import RunDir
 from esctl.runs.records import Cost, EvalRecord, RunRecord, SampleRecord, strict_share
 
@@ -70,22 +70,22 @@ class Logbook:
         return min(evals, key=lambda e: (-strict_share(e), e.step)).step
 
 
-def sample_record(place: tuple[int, int, int], chosen: Split, problem: int, scored: Scored) -> SampleRecord:
+def sample_record(place: tuple[int, int, int], chosen: Split, problem: int, sample: Rewarded) -> SampleRecord:
     """One rollout of the problem at a place in `chosen`, to be read; `place` is its generation, round and member."""
     generation, round_, member = place
-    asked, grade = chosen.problems[problem], scored.grade
+    asked, grade = chosen.problems[problem], sample.grade
     return SampleRecord(
         generation=generation,
         round=round_,
         member=member,
         problem=asked.id,
         prompt=chosen.prompts[problem].text,
-        completion=scored.completion.text,
+        completion=sample.completion.text,
         gold=asked.answer,
         answer=grade.answer,
         strict=grade.strict,
         flexible=grade.flexible,
         formatted=grade.formatted,
-        truncated=scored.truncated,
-        reward=scored.reward,
+        truncated=sample.truncated,
+        reward=sample.reward,
     )

@@ -138,14 +138,13 @@ def test_trl_trains_on_the_prompts_of_es_token_for_token(seen, experiment):
 @pytest.mark.slow
 def test_advantages_are_of_the_rewards_that_es_would_give(seen, experiment):
     for made, step in zip(*seen, strict=True):
-        for completions, problem in zip(step.scored, step.chosen.problems, strict=True):
-            again = experiment.score([problem] * 4, [s.completion for s in completions])
-            assert [s.reward for s in again] == [s.reward for s in completions]
-        rewards = torch.tensor([[s.reward for s in own] for own in step.scored])
+        again = experiment.reward(step.chosen.problems, [[s.completion for s in own] for own in step.samples])
+        assert again == step.samples
+        rewards = torch.tensor([[s.reward for s in own] for own in step.samples])
         centred = rewards - rewards.mean(1, keepdim=True)
         wanted = centred / (rewards.std(1, keepdim=True) + 1e-4)
         assert torch.allclose(made["advantages"], wanted.reshape(-1), atol=1e-6)
-        flat = [len({s.reward for s in own}) == 1 for own in step.scored]
+        flat = [len({s.reward for s in own}) == 1 for own in step.samples]
         assert all(not row.any() for row, equal in zip(made["advantages"].reshape(4, 4), flat, strict=True) if equal)
 
 
@@ -158,7 +157,7 @@ def test_each_sample_is_drawn_from_its_own_seed_alone(seen, experiment):
     trainer = GRPOTrainer(experiment, experiment.recipe.method)
     _, fewer = draw(experiment, trainer.engine, experiment.split("train"), 0, 2)
     texts = [[s.completion.text for s in own] for own in fewer]
-    assert texts == [[s.completion.text for s in own[:2]] for own in seen[1][0].scored]
+    assert texts == [[s.completion.text for s in own[:2]] for own in seen[1][0].samples]
 
 
 @pytest.mark.slow

@@ -270,5 +270,5 @@ def test_the_policy_learns_a_reward_that_it_can_reach():
     rates = []
     for number in range(7):
         step = ppo.step(number)
-        rates.append(sum(s.grade.formatted for own in step.scored for s in own) / 64)
+        rates.append(sum(s.grade.formatted for own in step.samples for s in own) / 64)
     assert sum(rates[-2:]) / 2 > sum(rates[:2]) / 2 + 0.2

@@ -17,7 +17,7 @@ from esctl.methods import GRPO, BaselineConfig
 if TYPE_CHECKING:
     from esctl.engines import Engine
     from esctl.experiment.experiment import Experiment, Split
-    from esctl.experiment.scoring import Scored
+    from esctl.experiment.scoring import Rewarded
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ class Step:
     """What one optimizer step did, for the recorder."""
 
     chosen: "Split"  # the step's problems, in the order of its batch
-    scored: "list[list[Scored]]"  # [problem][sample]
+    samples: "list[list[Rewarded]]"  # [problem][sample]
     own: Mapping[str, float]  # the method's own metrics, by the keys of `recorder.KEYS`
     flops: float  # operations of rollouts, forward and backward passes, an estimate
     seconds: float

@@ -27,7 +27,7 @@ from esctl.engines.process import process_kept
 from esctl.engines.weights.model import quiet_transformers
 from esctl.errors import UsageError
 from esctl.experiment.experiment import Experiment, Split
-from esctl.experiment.scoring import Scored
+from esctl.experiment.scoring import Rewarded, RewardedSamples, each
 from esctl.methods.grpo import GRPO
 from esctl.methods.shaping import is_flat
 from esctl.noise.moves import hash64
@@ -186,16 +186,16 @@ class Hook:
     begun: float = 0.0
     drawn: float = 0.0
     chosen: Split | None = None
-    scored: list[list[Scored]] = field(default_factory=list)
+    samples: list[list[Rewarded]] = field(default_factory=list)
     logs: list[dict[str, float]] = field(default_factory=list)  # of the updates of this step so far
 
     def rollout(self, prompts: Sequence[str], trl: "TRLTrainer") -> dict[str, list[list[int]] | list[float] | None]:
         """Draw and grade this step's rollouts, [problem][sample] in one list each, as TRL repeats its rows."""
         self.begun, experiment, samples = time.perf_counter(), self.trainer.experiment, self.trainer.config.samples
         split = experiment.split(experiment.recipe.task.split)
-        self.chosen, self.scored = draw(experiment, self.trainer.engine, split, self.step, samples)
-        flat = [s for own in self.scored for s in own]
-        self.trainer.optimizer.signal = any(group_signals(self.scored))
+        self.chosen, self.samples = draw(experiment, self.trainer.engine, split, self.step, samples)
+        flat = each(self.samples)
+        self.trainer.optimizer.signal = any(group_signals(self.samples))
         assert len(flat) == len(prompts), (len(flat), len(prompts))
         # TRL next shuffles the rollouts by torch's global generator: from here, not from what came before.
         torch.manual_seed(hash64("esctl-shuffle", "<qI", experiment.recipe.seed, self.step) >> 1)
@@ -205,7 +205,7 @@ class Hook:
             "completion_ids": [list(s.completion.token_ids) for s in flat],
             "logprobs": None,  # old log-probabilities are those of the policy in training, which drew
             "reward": [s.reward for s in flat],
-            "signal": [float(signal) for signal in group_signals(self.scored) for _ in range(samples)],
+            "signal": [float(signal) for signal in group_signals(self.samples) for _ in range(samples)],
         }
 
     def update_done(self, logged: Mapping[str, float]) -> None:
@@ -214,7 +214,7 @@ class Hook:
         if len(self.logs) < updates(self.trainer.experiment, self.trainer.config):
             return
         assert self.chosen is not None
-        done = Step(self.chosen, self.scored, self._metrics(), self.trainer.flops(self._tokens()), self._seconds())
+        done = Step(self.chosen, self.samples, self._metrics(), self.trainer.flops(self._tokens()), self._seconds())
         self.step, self.logs = self.step + 1, []
         self.record(done)
 
@@ -229,16 +229,16 @@ class Hook:
 
     def _tokens(self) -> int:
         assert self.chosen is not None
-        prompts = zip(self.chosen.token_ids, self.scored, strict=True)
+        prompts = zip(self.chosen.token_ids, self.samples, strict=True)
         return sum(len(ids) + len(s.completion.token_ids) for ids, own in prompts for s in own)
 
     def _seconds(self) -> float:
         return time.perf_counter() - self.begun
 
 
-def group_signals(scored: Sequence[Sequence[Scored]]) -> list[bool]:
+def group_signals(samples: RewardedSamples) -> list[bool]:
     """Of each problem's group, whether its rewards differ."""
-    return [not is_flat([s.reward for s in own]) for own in scored]
+    return [not is_flat([s.reward for s in own]) for own in samples]
 
 
 def trainer_class() -> "type[TRLTrainer]":

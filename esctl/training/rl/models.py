@@ -19,7 +19,7 @@ from esctl.engines.weights.model import check_model, load_module
 from esctl.errors import RunError, UsageError
 from esctl.experiment.batches import batch
 from esctl.experiment.experiment import Experiment, Split
-from esctl.experiment.scoring import Scored
+from esctl.experiment.scoring import Rewarded
 from esctl.noise.moves import sample_seed
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ def open_server(spec: EngineSpec, precision: str) -> Engine:
 
 def draw(
     experiment: Experiment, engine: PolicyEngine, split: Split, step: int, samples: int
-) -> tuple[Split, list[list[Scored]]]:
+) -> tuple[Split, list[list[Rewarded]]]:
     """The problems of step (from 0), and [problem][sample] of what the policy makes of them.
 
     Raises RunError for logits that are not finite: what follows from them is no direction.
@@ -77,7 +77,4 @@ def draw(
     completions = engine.complete(chosen.token_ids, Sampling(s.temperature, s.max_tokens, s.top_p), seeds)
     if not all(c.finite for own in completions for c in own):
         raise RunError(f"step {step}: the policy's logits are not finite; start another run with a lower method.lr")
-    flat = experiment.score(
-        [p for p in chosen.problems for _ in range(samples)], [c for own in completions for c in own]
-    )
-    return chosen, [flat[i : i + samples] for i in range(0, len(flat), samples)]
+    return chosen, experiment.reward(chosen.problems, completions)

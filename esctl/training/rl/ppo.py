@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from esctl.experiment.experiment import Experiment
-from esctl.experiment.scoring import Scored
+from esctl.experiment.scoring import RewardedSamples, each
 from esctl.methods.ppo import PPO
 from esctl.methods.shaping import is_flat
 from esctl.noise.moves import hash64
@@ -101,27 +101,28 @@ class PPOTrainer:
     def step(self, number: int) -> Step:
         """Draw the rollouts of step `number` (from 0) and make its updates."""
         begun = time.perf_counter()
-        chosen, scored = draw(self.experiment, self.engine, self._split, number, self.config.samples)
+        chosen, samples = draw(self.experiment, self.engine, self._split, number, self.config.samples)
         drawn = time.perf_counter() - begun
         rollouts = [
             Rollout(prompt, s.completion.token_ids)
-            for prompt, own in zip(chosen.token_ids, scored, strict=True)
+            for prompt, own in zip(chosen.token_ids, samples, strict=True)
             for s in own
         ]
-        experience, seen = self._look(rollouts, [s for own in scored for s in own])
+        experience, seen = self._look(rollouts, samples)
         own = seen | self._update(number, experience) | {"time/rollout_seconds": drawn}
         tokens = sum(len(r.prompt) + len(r.completion) for r in rollouts)
-        return Step(chosen, scored, own, self._flops(tokens), time.perf_counter() - begun)
+        return Step(chosen, samples, own, self._flops(tokens), time.perf_counter() - begun)
 
-    def _look(self, rollouts: Sequence[Rollout], scored: Sequence[Scored]) -> tuple[Experience, dict[str, float]]:
+    def _look(self, rollouts: Sequence[Rollout], samples: RewardedSamples) -> tuple[Experience, dict[str, float]]:
         """What policy, reference and critic say of the rollouts before any update, and metrics of it."""
         columns = [self._say(rollouts[i : i + self.config.microbatch]) for i in self._starts(len(rollouts))]
         mask, old, entropies, values, reference = (_stacked(c) for c in zip(*columns, strict=True))
-        rewards = torch.tensor([s.reward for s in scored], device=old.device)
+        given = [s.reward for s in each(samples)]
+        rewards = torch.tensor(given, device=old.device)
         known = None if self.reference is None else reference
         per_token = token_rewards(rewards, old, known, mask, self.config.kl)
         advantages = gae(per_token, values, mask, self.config.gamma, self.config.gae_lambda)
-        signal, returns = not is_flat([s.reward for s in scored]), advantages + values
+        signal, returns = not is_flat(given), advantages + values
         shaped = whitened(advantages, mask) if signal else torch.zeros_like(advantages)
         metrics = {
             "policy/entropy": float(entropies.sum() / mask.sum()),

@@ -13,7 +13,7 @@ from dataclasses import replace
 from esctl.errors import RunError
 from esctl.evaluation.draw import part_path
 from esctl.experiment.experiment import Experiment
-from esctl.experiment.scoring import failures, mean_reward, parts
+from esctl.experiment.scoring import each, failures, mean_reward, parts
 from esctl.faults import reach
 from esctl.runs.directory import RunDir
 from esctl.runs.files import append_lines, drop_torn_line, keep_lines
@@ -101,8 +101,7 @@ class Recorder:
 
     def _step(self, step: Step) -> None:
         """Record an optimizer step that the trainer has done."""
-        samples = [s for own in step.scored for s in own]
-        self.book.count_failures(failures(samples), len(samples))
+        self.book.count_failures(failures(step.samples), len(each(step.samples)))
         self.metrics.append(step_metrics(step, self.done + 1, total_cost(self.metrics)))
         append_lines(self.run.sample_file(self.done), sample_records(step, self.done))
         append_lines(self.run.metrics, self.metrics[-1:], sync=True)
@@ -170,13 +169,13 @@ class Recorder:
 
 def step_metrics(step: Step, number: int, before: Cost) -> Metrics:
     """One line of metrics.jsonl; `before` is what all earlier steps cost."""
-    samples = [s for own in step.scored for s in own]
-    share, spent, centre = parts(samples), before + step_cost(step), mean_reward(samples)
+    rewards = [s.reward for s in each(step.samples)]
+    share, spent, centre = parts(step.samples), before + step_cost(step), mean_reward(step.samples)
     return {
         "generation": number,
         "reward/mean": centre,
-        "reward/sd": math.sqrt(math.fsum((s.reward - centre) ** 2 for s in samples) / len(samples)),
-        "reward/max": max(s.reward for s in samples),
+        "reward/sd": math.sqrt(math.fsum((r - centre) ** 2 for r in rewards) / len(rewards)),
+        "reward/max": max(rewards),
         "accuracy/strict": share["strict"],
         "accuracy/flexible": share["flexible"],
         "format/rate": share["formatted"],
@@ -193,9 +192,9 @@ def step_metrics(step: Step, number: int, before: Cost) -> Metrics:
 
 def step_cost(step: Step) -> Cost:
     """What the rollouts and updates of a step cost; a prompt counts once for each of its samples."""
-    n = [len(own) for own in step.scored]
+    n = [len(own) for own in step.samples]
     prompt = sum(len(p) * times for p, times in zip(step.chosen.token_ids, n, strict=True))
-    generated = sum(len(s.completion.token_ids) for own in step.scored for s in own)
+    generated = sum(len(s.completion.token_ids) for own in step.samples for s in own)
     return Cost(sum(n), prompt, generated, step.flops, step.seconds)
 
 
@@ -215,9 +214,9 @@ def total_cost(metrics: Sequence[Metrics]) -> Cost:
 
 def sample_records(step: Step, number: int) -> list[SampleRecord]:
     """The first sample of some problems, evenly spread over the batch: reward hacking is seen by reading."""
-    count = len(step.scored)
+    count = len(step.samples)
     places = range(0, count, math.ceil(count / SHOWN))
-    return [sample_record((number, 0, 0), step.chosen, place, step.scored[place][0]) for place in places]
+    return [sample_record((number, 0, 0), step.chosen, place, step.samples[place][0]) for place in places]
 
 
 def warnings(metrics: Sequence[Metrics], patience: int = 3) -> list[str]:
