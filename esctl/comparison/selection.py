@@ -3,10 +3,11 @@
 Reads whole run directories and names every damaged file at once.
 """
 
+import math
 import operator
 import shlex
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
@@ -19,7 +20,7 @@ from esctl.plain import one_line
 from esctl.runs.directory import RunDir
 from esctl.runs.files import read_json
 from esctl.runs.metrics import cost_of
-from esctl.runs.records import BASE, Cost, EvalRecord, RunRecord, SharpnessRecord, is_greedy
+from esctl.runs.records import BASE, Cost, EvalRecord, Peak, RunRecord, SharpnessRecord, is_greedy
 
 T = TypeVar("T")
 
@@ -119,10 +120,10 @@ def eval_command(target: Path | str, split: str, *flags: str) -> str:
 
 def _load(run: RunDir, problems: list[str]) -> Loaded | None:
     """One run; what is wrong with it is added to `problems`."""
-    record = _attempt(run.read_record, problems)
+    record = _attempt(partial(_read_record, run), problems)
     evals = [_attempt(partial(_consistent, path), problems) for path in run.eval_files()]
     files = sorted(run.sharpness.glob("*.json"))
-    sharpness = [_attempt(partial(read_json, path, SharpnessRecord), problems) for path in files]
+    sharpness = [_attempt(partial(_read_sharpness, path), problems) for path in files]
     settings = _attempt(partial(read_settings, run), problems)
     if record is None or settings is None:
         return None
@@ -137,9 +138,36 @@ def _attempt(read: Callable[[], T], problems: list[str]) -> T | None:
         return None
 
 
+MOST = 2**63  # no count of a run is larger, and no float overflows
+
+
+def _read_record(run: RunDir) -> RunRecord:
+    record = run.read_record()
+    _refuse_impossible(run.record, {"train": record.train, "eval": record.eval, "peak_bytes": record.peak_bytes})
+    return record
+
+
+def _read_sharpness(path: Path) -> SharpnessRecord:
+    record = read_json(path, SharpnessRecord)
+    _refuse_impossible(path, {"cost": record.cost})
+    for place, point in enumerate(record.average):
+        if not all(map(math.isfinite, (point.sigma, *point.drops, *point.nll_rises))):
+            raise RunError(f"{path}: average.{place}: holds a number that is not finite; measure again")
+    return record
+
+
+def _refuse_impossible(path: Path, sections: dict[str, Cost | Peak]) -> None:
+    """Costs and peaks are finite and not negative: one NaN would make a whole row of a table wrong."""
+    for section, values in sections.items():
+        for name, value in asdict(values).items():
+            if not 0 <= value < (MOST if isinstance(value, int) else math.inf):
+                raise RunError(f"{path}: {section}.{name}: {value!s:.20} is no cost; restore the file from a copy")
+
+
 def _consistent(path: Path) -> EvalRecord:
     """An evaluation whose arrays fit together."""
     record = read_json(path, EvalRecord)
+    _refuse_impossible(path, {"cost": record.cost})
     counts = record.problems
     arrays = {
         "strict": counts.strict,
@@ -147,7 +175,11 @@ def _consistent(path: Path) -> EvalRecord:
         "formatted": counts.formatted,
         "truncated": counts.truncated,
     }
-    if not counts.id or len(set(counts.id)) < len(counts.id) or min(counts.n, default=0) < 1:
+    if (
+        not counts.id
+        or len(set(counts.id)) < len(counts.id)
+        or not 1 <= min(counts.n, default=0) <= max(counts.n, default=0) < MOST
+    ):
         raise RunError(f"{path}: problems.id: must name each problem once, with one sample or more; evaluate again")
     for name, values in arrays.items():
         if not len(counts.id) == len(counts.n) == len(values):

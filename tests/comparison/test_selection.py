@@ -255,3 +255,25 @@ def test_a_link_to_half_a_run_is_named(tmp_path):
     (tmp_path / "runs/half").symlink_to(tmp_path / "scratch/half")
     with pytest.raises(RunError, match=r"runs/half: run\.json is missing"):
         find_runs([tmp_path / "runs"])
+
+
+@pytest.mark.parametrize(
+    "value", ["NaN", "Infinity", "-1", "1" + "0" * 400], ids=["nan", "infinite", "negative", "huge"]
+)
+@pytest.mark.parametrize(
+    ("file", "key"),
+    [
+        ("run.json", "train.seconds"),
+        ("run.json", "train.rollouts"),
+        ("run.json", "peak_bytes.host"),
+        ("evals/0.json", "cost.flops"),
+    ],
+)
+def test_a_number_that_no_run_can_have_is_named_with_its_file_and_key(file, key, value, tmp_path):
+    path = write_run(tmp_path / "run", evaluation(SEVEN)).path / file
+    tree = json.loads(path.read_text())
+    section, name = key.split(".")
+    tree[section][name] = "HERE"
+    path.write_text(json.dumps(tree).replace('"HERE"', value))
+    [line] = refusal([RunDir(tmp_path / "run")])
+    assert line.startswith(f"{path}: {key}: ")
