@@ -20,7 +20,6 @@ from esctl.noise import cpu, spec
 from esctl.runs.directory import RunDir
 from esctl.runs.files import write_atomic
 from esctl.runs.records import Base, Cost, NoiseRecord, Peak, RunRecord
-from esctl.tasks.prompts import load_tokenizer
 
 METHOD = "external"
 GIB = 2**30
@@ -90,8 +89,9 @@ def adopt(adoption: Adoption, flags: Mapping[str, Plain], sets: Sequence[str], r
     if not Path(adoption.model).is_dir():
         raise UsageError(f"{adoption.model}: no such folder; give a model folder in Hugging Face format")
     folder = Path(find_model(adoption.model))
-    load_tokenizer(folder)  # an evaluation will need the model's own
     experiment = Experiment(recipe)
+    own = Experiment(recipe.model_copy(update={"model": str(folder)}))
+    own.check_prompt()  # an evaluation will need the model's own tokenizer and template
     sha256, shapes = _weights(experiment.model)
     _refuse_other_shapes(adoption, shapes, _weights(folder)[1])
     with run.lock():

@@ -55,7 +55,7 @@ def evaluate(
         raise UsageError("--data: is for one task; evaluate the tasks that need it one at a time")
     settings = [replace(request, flags={**request.flags, "task.name": task}) for task in tasks] or [request]
     targets = [find_target(setting) for setting in settings]
-    experiments = [Experiment(target.recipe) for target in targets]
+    experiments = [target.experiment() for target in targets]
     target = targets[0]  # all have the same weights
     jobs = [
         _Job(x, EvalRequest(x.split(split).first(n), target.step, target.rollouts_spent, decoding))

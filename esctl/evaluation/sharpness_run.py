@@ -172,7 +172,7 @@ def measure_sharpness(
     """Measure, store, and return where and what; an equal measurement that is stored already is read instead."""
     options.check()
     target = find_target(request)
-    experiment = Experiment(target.recipe)
+    experiment = target.experiment()
     split = experiment.split(options.split).first(options.n)
     settings = options.settings(dimension(experiment))
     bench = _Bench(target, experiment, split, settings, solutions(experiment, split))
@@ -278,7 +278,7 @@ class _Reader:
     def _strict(self, answers: Sequence[Completion]) -> float:
         if not all(answer.finite for answer in answers):
             raise EngineError(NOT_FINITE)
-        grades = self.bench.experiment.task.grade(self.bench.split.problems, [answer.text for answer in answers])
+        grades = self.bench.experiment.task.grade(self.bench.split.problems, self.bench.experiment.texts(answers))
         failed = Counter(grade.failure for grade in grades if grade.failure is not None)
         refuse_failures(failed, len(grades), self.bench.experiment.recipe.grader.max_failures)
         return sum(grade.strict for grade in grades) / len(grades)

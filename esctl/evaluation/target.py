@@ -23,6 +23,7 @@ from esctl.runs.directory import RunDir, folder_name
 from esctl.runs.files import write_atomic
 from esctl.runs.records import BASE, RunRecord
 
+EXTERNAL = "external"  # the method of an adopted model
 SCRATCH = ".center-"  # folders for weights of one generation, until an engine has read them
 
 
@@ -68,6 +69,22 @@ class Target:
                 yield engine
             finally:
                 engine.close()
+
+    def experiment(self) -> Experiment:
+        """The recipe opened; refuses a tokenizer unlike the one that the run recorded, before weights are loaded.
+
+        An adopted model's record is of its base, whose tokenizer may differ from the model's own.
+        """
+        experiment = Experiment(self.recipe)
+        record = self.folder.read_record() if self.folder.exists else None
+        if record is None or record.method == EXTERNAL:
+            return experiment
+        if self.trained and record.base.tokenizer_sha256 != experiment.tokenizer_sha256:
+            raise RunError(
+                f"{experiment.model}: its tokenizer or chat template is not the one that {self.folder.path} recorded;"
+                " restore its tokenizer files, or evaluate the folder as a model of its own"
+            )
+        return experiment
 
     def begin(self, experiment: Experiment, engine: Engine) -> RunRecord:
         """The record of the run; a plain model's directory is made now. Refuses one that is another model's."""

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Self
 
 from esctl.assets import tiny_model_path
-from esctl.engines import EngineSpec, Samples, chosen_kind
+from esctl.engines import Completion, EngineSpec, Samples, chosen_kind
 from esctl.engines.checkpoint import refuse_large_vocabulary, refuse_unknown_ids
 from esctl.engines.weights.center import Center
 from esctl.engines.weights.model import check_model, load_config
@@ -21,16 +21,18 @@ from esctl.methods import MethodConfig
 from esctl.methods.external import External
 from esctl.tasks import Columns, Limits, Problem, TaskSpec, open_task
 from esctl.tasks.grading.reward import Grader, Reward
+from esctl.tasks.grading.thoughts import AUTO, is_part_of_tag, opened_by
 from esctl.tasks.prompts import (
+    PROBES,
     Prompt,
     Prompting,
     examples,
-    load_tokenizer,
     problems_sha256,
     prompt_sha256,
     refuse_long,
     render_all,
 )
+from esctl.tasks.tokenizer import load_tokenizer
 
 
 @dataclass(frozen=True)
@@ -135,10 +137,38 @@ class Experiment:
         parts = self.tokenizer.backend_tokenizer.to_str(), str(self.tokenizer.chat_template)
         return hashlib.sha256("\0".join(parts).encode()).hexdigest()
 
+    def check_prompt(self) -> None:
+        """Refuse a tokenizer or a template that cannot ask a question of this model, without reading data."""
+        prompts = render_all(PROBES, self.task, self.tokenizer, replace(self.prompting, shots=0))
+        refuse_long("model", PROBES, prompts, self.context, 1)
+        refuse_unknown_ids(self.model, [p.token_ids for p in prompts], self._rows)
+
+    def texts(self, completions: Sequence[Completion]) -> list[str]:
+        """Completions as graders read them, with the tags of a thought.
+
+        Decoding drops tags that are special tokens, and a template may write the opening tag as the prompt's end.
+        """
+        special = {i: t for i, t in self.tokenizer.added_tokens_decoder.items() if t.special}
+        think = self.prompting.think
+        tags = {i for i, token in special.items() if is_part_of_tag(token.content, think)}
+        texts = []
+        for completion in completions:
+            text = completion.text
+            if tags.intersection(completion.token_ids):
+                text = self.tokenizer.decode([i for i in completion.token_ids if i in tags or i not in special])
+            texts.append(self._opened_thought + text if think == AUTO else text)
+        return texts
+
+    @cached_property
+    def _opened_thought(self) -> str:
+        """The opening tag that every prompt ends with, or ""."""
+        [probe] = render_all(PROBES, self.task, self.tokenizer, self.prompting, self.shots)
+        return opened_by(probe.text)
+
     def reward(self, problems: Sequence[Problem], samples: Samples) -> list[list[Rewarded]]:
         """Grade and reward every sample of every problem, in one batch: [problem][sample], as `samples` has them."""
         repeated = [p for p, own in zip(problems, samples, strict=True) for _ in own]
-        rewards = iter(self.grader.rewards(repeated, [c.text for own in samples for c in own]))
+        rewards = iter(self.grader.rewards(repeated, self.texts([c for own in samples for c in own])))
         return [[Rewarded(c, grade, value) for c, (value, grade) in zip(own, rewards, strict=False)] for own in samples]
 
     def engine_spec(self) -> EngineSpec:
@@ -169,7 +199,7 @@ def task_spec(recipe: Recipe) -> TaskSpec:
     columns = Columns(
         section.question, section.answer, section.id, section.difficulty, section.solution, section.grader
     )
-    return TaskSpec(section.name, section.data, columns, _limits(recipe))
+    return TaskSpec(section.name, section.data, columns, _limits(recipe), recipe.prompt.think)
 
 
 def _limits(recipe: Recipe) -> Limits:

@@ -51,6 +51,7 @@ class PromptSection(Section):
     system: str | None = None  # replaces the system line; "" is none; null: that of the prompt
     shots: Annotated[int, Field(ge=0)] = 0  # solved examples before the question
     template: dict[str, bool | int | str] = Field(default_factory=dict)  # switches for the chat template
+    think: Annotated[str, Field(min_length=1)] = "auto"  # the end of a thought: auto (known tags), none, or a string
 
 
 class RewardSection(Section):

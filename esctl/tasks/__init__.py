@@ -4,7 +4,7 @@ This file is the public face: `from esctl.tasks import Grade, Problem` in a user
 
 embedded, gsm8k, math, countdown, file   one task each;  world: the text of the embedded problems
 data      published data sets and their splits;  rows: local files as text
-prompts   the chat template, system line and examples: a problem as token ids
+prompts   system line, examples, style: a problem as token ids;  tokenizer: the model's vocabulary and chat template
 grading/  what an answer is and equals, rewards, and the worker processes
 
 A new task is one file and one entry of `TASKS`. May import the ground alone.
@@ -90,6 +90,7 @@ class TaskSpec:
     data: str | None = None  # a local file or folder in place of the hub; for `file` also a hub id
     columns: Columns = Columns()
     limits: Limits = Limits()
+    think: str = "auto"  # how a thought before the answer is told: auto, none, or the string that ends it
 
     @property
     def path(self) -> Path | None:
@@ -159,4 +160,6 @@ def open_task(spec: TaskSpec) -> Task:
     named = [column for column, name in asdict(spec.columns).items() if name is not None]
     if named and spec.name != "file":
         raise UsageError(f"task.{named[0]}: only the task file has it; {spec.name} knows its own columns, leave it out")
-    return TASKS[spec.name](spec)
+    from esctl.tasks.grading.thoughts import AfterThought
+
+    return AfterThought(TASKS[spec.name](spec), spec.think)

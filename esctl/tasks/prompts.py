@@ -1,25 +1,33 @@
-"""How a problem is asked: the chat template or raw text, the system line, few-shot examples; and the hash of all that.
-
-Leaves what is asked to the tasks. A tokenizer is handed in; only `load_tokenizer` touches a library.
-"""
+"""How a problem is asked: in the chat template or as raw text, with a system line and solved examples; and its hash."""
 
 import hashlib
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
-from typing import Protocol
 
 from esctl.errors import TaskError, UsageError
 from esctl.tasks import Problem, Task
+from esctl.tasks.grading.thoughts import AUTO
+from esctl.tasks.tokenizer import (
+    Message,
+    TemplateFailedError,
+    Tokenizer,
+    adds_bos,
+    apply_template,
+    check_template,
+    refuse_closed,
+    refuse_lossy,
+    refuse_unreadable,
+    special_tokens,
+)
 
 GSM8K_PROMPT = (
     "Solve the problem step by step. Write the final answer on a line of its own after ####, as a number without units."
 )
 MATH_PROMPT = "Solve the problem step by step. Put the final answer within \\boxed{}."
 TEXT_PROMPT = "Think step by step. Write the final answer alone on a line of its own after ####."
-# Some templates write today's date, and a run would not be the same tomorrow: they get this one, as their switch.
-DATE_SWITCH, DATE = "date_string", "26 Jul 2024"
+# A model folder may say in its tokenizer_config.json which system line it was trained with; "" is none.
+OWN_SYSTEM = "esctl_system"
+PROBES = (Problem("probe", "What is 1 + 1?", "2"),)  # stands for any question in the prompt's hash
 
 
 @dataclass(frozen=True)
@@ -39,44 +47,6 @@ WORDINGS = {
     "math": Wording(MATH_PROMPT),
 }
 
-Message = dict[str, str]
-
-
-class Backend(Protocol):
-    """The tokenizers library's object within."""
-
-    def to_str(self) -> str:
-        """Vocabulary and rules, as JSON."""
-        ...
-
-
-class Tokenizer(Protocol):
-    """What is used of a transformers tokenizer."""
-
-    chat_template: str | dict[str, str] | None
-    bos_token: str | None
-    bos_token_id: int | None
-    backend_tokenizer: "Backend"
-
-    @property
-    def all_special_tokens(self) -> list[str]:
-        """Every token with a role, such as the end of a turn."""
-        ...
-
-    def get_vocab(self) -> dict[str, int]:
-        """Every token's id, added tokens included."""
-        ...
-
-    def apply_chat_template(
-        self, conversation: list[Message], *, tokenize: bool, add_generation_prompt: bool, **switches: bool | int | str
-    ) -> str:
-        """The conversation as text."""
-        ...
-
-    def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
-        """Text as token ids."""
-        ...
-
 
 @dataclass(frozen=True)
 class Prompting:
@@ -87,6 +57,7 @@ class Prompting:
     system: str | None = None  # replaces the system line; "" is none; null: that of the prompt
     shots: int = 0  # solved examples before the question
     template: Mapping[str, bool | int | str] = field(default_factory=dict)  # switches for the chat template
+    think: str = AUTO  # auto: known tags; none: grade the whole text; else the string that ends a thought
 
 
 @dataclass(frozen=True)
@@ -97,16 +68,23 @@ class Prompt:
     token_ids: tuple[int, ...]
 
 
-def wording(task: Task, prompting: Prompting) -> Wording:
-    """The wording in force; raises UsageError for an unknown name."""
+def wording(task: Task, prompting: Prompting, tokenizer: Tokenizer) -> Wording:
+    """The wording in force; raises UsageError for an unknown name.
+
+    The system line is the recipe's, else that of the named wording, else what the model was trained with, else the
+    task's.
+    """
     if prompting.name is not None and prompting.name not in WORDINGS:
         raise UsageError(f"prompt.name: no prompt {prompting.name}; choose {', '.join(WORDINGS)} or set prompt.system")
-    chosen = Wording(task.system) if prompting.name is None else WORDINGS[prompting.name]
+    if prompting.name is not None:
+        chosen = WORDINGS[prompting.name]
+    else:
+        chosen = Wording(str(tokenizer.init_kwargs.get(OWN_SYSTEM, task.system)))
     return chosen if prompting.system is None else replace(chosen, system=prompting.system)
 
 
 def examples(problems: Sequence[Problem], prompting: Prompting) -> tuple[Problem, ...]:
-    """What to hand to `render_all` as shots: one more than asked for, since none is its own example."""
+    """Solved examples for `render_all`: one more than the recipe wants, since no problem is its own example."""
     if not prompting.shots:
         return ()
     solved = tuple(p for p in problems if p.solution)[: prompting.shots + 1]
@@ -121,27 +99,30 @@ def render_all(
     problems: Sequence[Problem], task: Task, tokenizer: Tokenizer, prompting: Prompting, shots: Sequence[Problem] = ()
 ) -> tuple[Prompt, ...]:
     """Every problem as the model will read it, after solved examples; raises UsageError where it cannot be so."""
-    words = wording(task, prompting)
+    words = wording(task, prompting, tokenizer)
+    _refuse_special(tokenizer, [*problems, *shots])
+    refuse_unreadable(tokenizer, [p.question for p in problems])
     if prompting.style == "chat":
-        check_template(tokenizer, prompting)
+        check_template(tokenizer, prompting.template)
     writer = _Writer(tokenizer, prompting, words, adds_bos(tokenizer))
-    return tuple(writer.prompt(p, shots) for p in problems)
+    prompts = tuple(writer.prompt(p, shots) for p in problems)
+    if prompting.style == "chat" and prompts:
+        refuse_closed(tokenizer, prompts[0].text)
+    return prompts
 
 
-def check_template(tokenizer: Tokenizer, prompting: Prompting) -> None:
-    """Raise UsageError for a missing chat template, and for switches that it never reads: they would do nothing."""
-    template = tokenizer.chat_template
-    if template is None:
-        raise UsageError("prompt.style: chat, but the tokenizer has no chat template; use --set prompt.style=raw")
-    unread = [name for name in prompting.template if not re.search(rf"\b{re.escape(name)}\b", str(template))]
-    if unread:
-        raise UsageError(f"prompt.template.{unread[0]}: the model's chat template never reads it; remove or correct it")
-
-
-def adds_bos(tokenizer: Tokenizer) -> bool:
-    """Whether texts for this model begin with BOS by its own rules; some only have one as a name."""
-    bos = tokenizer.bos_token_id
-    return bos is not None and tokenizer.encode("a", add_special_tokens=True)[:1] == [bos]
+def _refuse_special(tokenizer: Tokenizer, problems: Sequence[Problem]) -> None:
+    """Raise TaskError for a question that spells a control token: it would end its turn and put words in another's."""
+    special = special_tokens(tokenizer)
+    if special is None:
+        return
+    for problem in problems:
+        found = special.search(problem.question) or special.search(problem.solution)
+        if found:
+            raise TaskError(
+                f"task.data: {problem.id}: holds {found[0]!r}, which is a control token of the model"
+                f" {tokenizer.name_or_path}; reword it or drop the row"
+            )
 
 
 @dataclass(frozen=True)
@@ -152,9 +133,10 @@ class _Writer:
     adds_bos: bool
 
     def prompt(self, problem: Problem, shots: Sequence[Problem]) -> Prompt:
-        """The text, with exactly one BOS where the model wants one, and its tokens."""
+        """The text, with exactly one BOS where the model expects one, and its tokens."""
         others = [s for s in shots if s.id != problem.id][: self.prompting.shots]
-        text = self._one_bos((self._chat if self.prompting.style == "chat" else self._raw)(problem, others))
+        text = self._chat(problem, others) if self.prompting.style == "chat" else self._raw(problem, others)
+        text = self._one_bos(text)
         return Prompt(text, tuple(self.tokenizer.encode(text, add_special_tokens=False)))
 
     def _one_bos(self, text: str) -> str:
@@ -166,26 +148,32 @@ class _Writer:
         return bos + text if self.adds_bos and not text.startswith(bos) else text
 
     def _chat(self, problem: Problem, shots: Sequence[Problem]) -> str:
-        turns = [m for s in shots for m in (_say("user", self._ask(s)), _say("assistant", s.solution))]
+        turns: list[Message] = []
+        for shot in shots:
+            turns += [_say("user", self._ask(shot)), _say("assistant", shot.solution)]
         turns.append(_say("user", self._ask(problem)))
+        text = self._with_system(turns)
+        refuse_lossy(self.tokenizer, text, self._ask(problem), self.words.system)
+        return text
+
+    def _with_system(self, turns: list[Message]) -> str:
+        """The conversation under the system line.
+
+        A template that refuses a system line, or drops it, gets it in the first user turn.
+        """
         system = self.words.system
         if not system:
             return self._apply(turns)
-        from jinja2 import TemplateError
-
         try:
             text = self._apply([_say("system", system), *turns])
-        except TemplateError:  # "System role not supported"
+        except TemplateFailedError:  # "System role not supported"
             text = ""
         if system.strip() in text:
             return text
-        # A template that refuses a system line, or drops it in silence, gets it in the first user turn.
         return self._apply([_say("user", f"{system}\n\n{turns[0]['content']}"), *turns[1:]])
 
     def _apply(self, turns: list[Message]) -> str:
-        dated = {DATE_SWITCH: DATE} if DATE_SWITCH in str(self.tokenizer.chat_template) else {}
-        switches = {**dated, **self.prompting.template}
-        return self.tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=True, **switches)
+        return apply_template(self.tokenizer, turns, self.prompting.template)
 
     def _raw(self, problem: Problem, shots: Sequence[Problem]) -> str:
         head = [self.words.system] if self.words.system else []
@@ -201,9 +189,13 @@ def _say(role: str, content: str) -> Message:
 
 
 def prompt_sha256(task: Task, tokenizer: Tokenizer, prompting: Prompting, shots: Sequence[Problem] = ()) -> str:
-    """What the prompt is, apart from the problem: the hash of one fixed question as it is rendered."""
-    [probe] = render_all([Problem("probe", "What is 1 + 1?", "2")], task, tokenizer, prompting, shots)
-    return hashlib.sha256(probe.text.encode()).hexdigest()
+    """What the prompt is, apart from the problem: the hash of one fixed question as it is rendered.
+
+    A stated `prompt.think` is part of it, since the numbers of an evaluation depend on it.
+    """
+    [probe] = render_all(PROBES, task, tokenizer, prompting, shots)
+    think = "" if prompting.think == AUTO else f"\0think {prompting.think}"
+    return hashlib.sha256((probe.text + think).encode()).hexdigest()
 
 
 def problems_sha256(problems: Sequence[Problem]) -> str:
@@ -219,18 +211,10 @@ def refuse_long(name: str, problems: Sequence[Problem], prompts: Sequence[Prompt
     long = [p.id for p, prompt in zip(problems, prompts, strict=True) if len(prompt.token_ids) + new > context]
     if long:
         shown = ", ".join(long[:3]) + (", …" if len(long) > 3 else "")
+        longest = max(len(prompt.token_ids) for prompt in prompts)
+        room = context - longest
+        fitting = f"to {room} or less" if room > 0 else f"or shorten questions of {longest} tokens"
         raise TaskError(
             f"{name}: {len(long)} prompts and {new} new tokens do not fit the model's {context} tokens ({shown});"
-            " lower sampling.max_tokens or prompt.shots"
+            f" lower sampling.max_tokens {fitting}, or prompt.shots"
         )
-
-
-def load_tokenizer(model: Path | str) -> Tokenizer:
-    """The tokenizer of a model folder or hub id; raises UsageError where there is none."""
-    from transformers import AutoTokenizer
-
-    try:
-        tokenizer: Tokenizer = AutoTokenizer.from_pretrained(model, trust_remote_code=False)
-    except (OSError, ValueError) as error:
-        raise UsageError(f"model: {model} has no tokenizer to load ({str(error).splitlines()[0]})") from None
-    return tokenizer

@@ -70,7 +70,7 @@ PLAIN = [
         "train --method es --set sampling.max_tokens=100000",
         2,
         "train: 4096 prompts and 100000 new tokens do not fit the model's 512 tokens (train-0, train-1, "
-        "train-2, …); lower sampling.max_tokens or prompt.shots",
+        "train-2, …); lower sampling.max_tokens to 467 or less, or prompt.shots",
     ),
     (
         "train --method es --task gsm8k --model embedded --data D/data",

@@ -8,12 +8,12 @@ from esctl.tasks.prompts import (
     WORDINGS,
     Prompting,
     examples,
-    load_tokenizer,
     problems_sha256,
     prompt_sha256,
     refuse_long,
     render_all,
 )
+from esctl.tasks.tokenizer import load_tokenizer
 
 PROBLEM = Problem("p", "how many?", "3")
 TASK = open_task(TaskSpec("gsm8k"))

@@ -3,6 +3,7 @@
 answers   numbers, boxes and expressions in free text, compared exactly
 latex     when two mathematical answers are the same
 boxes     answers in \\boxed{} of a batch: cheap checks here, algebra in the pool
+thoughts  where a thought ends and the answer begins
 reward    grades become rewards, by weights or by a user's function
 pool      worker processes with a time limit;  worker: the program that runs in one
 

@@ -31,7 +31,7 @@ from esctl.experiment.scoring import Rewarded, RewardedSamples, each
 from esctl.methods.grpo import GRPO
 from esctl.methods.shaping import is_flat
 from esctl.noise.moves import hash64
-from esctl.tasks.prompts import load_tokenizer
+from esctl.tasks.tokenizer import load_tokenizer
 from esctl.training.rl import Step
 from esctl.training.rl.losses import rate
 from esctl.training.rl.models import draw, open_policy
