@@ -12,21 +12,19 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
-import yaml
-
 from esctl.comparison.settings import Difference, EvalSetting, SharpnessSetting
 from esctl.errors import RunError, UsageError
 from esctl.plain import one_line
 from esctl.runs.directory import RunDir
 from esctl.runs.files import read_json
 from esctl.runs.metrics import cost_of
+from esctl.runs.plain_yaml import read_yaml
 from esctl.runs.records import BASE, Cost, EvalRecord, Peak, RunRecord, SharpnessRecord, is_greedy
 
 T = TypeVar("T")
 
 
 # Both are safe; the one in C reads a recipe in under 1 ms instead of 5, and a table may hold a hundred.
-LOADER = yaml.CSafeLoader if yaml.__with_libyaml__ else yaml.SafeLoader
 
 
 @dataclass(frozen=True)
@@ -125,6 +123,8 @@ def _load(run: RunDir, problems: list[str]) -> Loaded | None:
     files = sorted(run.sharpness.glob("*.json"))
     sharpness = [_attempt(partial(_read_sharpness, path), problems) for path in files]
     settings = _attempt(partial(read_settings, run), problems)
+    if record is not None:
+        _attempt(partial(run.refuse_edited_recipe, record), problems)
     if record is None or settings is None:
         return None
     return Loaded(run, record, tuple(filter(None, evals)), tuple(filter(None, sharpness)), settings)
@@ -196,11 +196,9 @@ def read_settings(run: RunDir) -> dict[str, str]:
     if not run.recipe.exists():
         return {}
     try:
-        tree = yaml.load(run.recipe.read_text(encoding="utf-8"), LOADER)
-    except OSError as error:
-        raise RunError(f"{run.recipe}: cannot be read ({error.strerror}); restore it from a copy") from None
-    except (yaml.YAMLError, UnicodeDecodeError):
-        tree = None
+        tree = read_yaml(run.recipe)
+    except ValueError as error:
+        raise RunError(f"{run.recipe}: not a recipe ({error}); restore it from a copy") from None
     if not isinstance(tree, dict):
         raise RunError(f"{run.recipe}: not a recipe; restore it from a copy")
     return dict(_leaves({key: value for key, value in tree.items() if key not in ("seed", "engine")}))

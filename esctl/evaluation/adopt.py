@@ -18,7 +18,6 @@ from esctl.experiment.provenance import PACKAGES, git_state, version
 from esctl.experiment.recipe import EMBEDDED, Plain, Recipe
 from esctl.noise import cpu, spec
 from esctl.runs.directory import RunDir
-from esctl.runs.files import write_atomic
 from esctl.runs.records import Base, Cost, NoiseRecord, Peak, RunRecord
 
 METHOD = "external"
@@ -97,10 +96,9 @@ def adopt(adoption: Adoption, flags: Mapping[str, Plain], sets: Sequence[str], r
     with run.lock():
         run.refuse_used()
         _keep_weights(adoption, folder, run)
-        write_atomic(run.recipe, dump_recipe(recipe).encode())
         record = _record(adoption, experiment, sha256, sum(map(math.prod, shapes.values())))
-        run.write_record(record)
-    return record
+        run.begin(dump_recipe(recipe), record)
+    return run.read_record()
 
 
 def _recipe(adoption: Adoption, flags: Mapping[str, Plain], sets: Sequence[str]) -> Recipe:

@@ -20,7 +20,6 @@ from esctl.experiment.rebuild import center_at
 from esctl.experiment.recipe import EMBEDDED, Plain, Recipe
 from esctl.methods import BASELINES, METHODS
 from esctl.runs.directory import RunDir, folder_name
-from esctl.runs.files import write_atomic
 from esctl.runs.records import BASE, RunRecord
 
 EXTERNAL = "external"  # the method of an adopted model
@@ -89,9 +88,8 @@ class Target:
     def begin(self, experiment: Experiment, engine: Engine) -> RunRecord:
         """The record of the run; a plain model's directory is made now. Refuses one that is another model's."""
         if not self.folder.exists:
-            write_atomic(self.folder.recipe, dump_recipe(self.recipe).encode())
             fresh = new_record(experiment, engine, BASE)
-            self.folder.write_record(replace(fresh, status="finished", kept_generation=0))
+            self.folder.begin(dump_recipe(self.recipe), replace(fresh, status="finished", kept_generation=0))
         record = self.folder.read_record()
         self.refuse_other_model(engine.center_sha256())
         return record

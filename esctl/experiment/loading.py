@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from importlib import resources
 from pathlib import Path
+from typing import cast
 
 import yaml
 from pydantic import BaseModel, TypeAdapter, ValidationError
@@ -23,6 +24,7 @@ from esctl.errors import RecipeError, RunError, UsageError
 from esctl.experiment.recipe import ALL_METHODS, TRAINED, AnyMethod, Plain, Recipe
 from esctl.methods import METHODS
 from esctl.runs.directory import RunDir
+from esctl.runs.plain_yaml import parse_yaml, read_yaml
 
 # What a run may change when it is resumed: nothing here decides a weight.
 RESUMABLE = ("generations", "eval", "checkpoint_every", "engine")
@@ -42,9 +44,10 @@ def load_recipe(source: str | None, overrides: Mapping[str, Plain], sets: Sequen
             mistakes.append(f"--set {item}: write key=value, such as --set method.sigma=0.001")
             continue
         try:
-            _assign(tree, key.strip(), yaml.safe_load(text), mistakes)
-        except yaml.YAMLError:
-            mistakes.append(f"--set {item}: {text!r} is not a YAML value")
+            _assign(tree, key.strip(), cast(Plain, parse_yaml(text)), mistakes)
+        except ValueError as error:
+            reason = str(error).removeprefix("line 1: ")
+            mistakes.append(f"--set {item}: " + (f"{text!r} is not a YAML value" if "not YAML" in reason else reason))
     return parse_recipe(tree, where, mistakes)
 
 
@@ -65,12 +68,12 @@ def read_recipe_file(source: str) -> tuple[dict[str, Plain], str]:
     shipped = not Path(source).is_file()
     path, where = (find_recipe(source), f"recipe {source}") if shipped else (Path(source), source)
     try:
-        tree = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise UsageError(f"{where}: not YAML: {' '.join(str(error).split())}") from None
+        tree = read_yaml(path)
+    except ValueError as error:
+        raise UsageError(f"{where}: {error}") from None
     if not isinstance(tree, dict):
         raise UsageError(f"{where}: a recipe is a mapping of keys to values; copy one with `esctl recipes copy`")
-    return tree, where
+    return cast(dict[str, Plain], tree), where
 
 
 def find_recipe(name: str) -> Path:
@@ -234,5 +237,7 @@ def read_recipe(run: RunDir) -> Recipe:
         raise RunError(f"{run.recipe}: no recipe here, but a run; restore it from a copy")
     if not run.recipe.is_file():
         raise RunError(f"{run.path}: no run here to resume (recipe.yaml is missing); leave --resume out")
+    if run.exists:
+        run.refuse_edited_recipe(run.read_record())
     tree, where = read_recipe_file(str(run.recipe))
     return parse_recipe(tree, where)

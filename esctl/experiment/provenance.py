@@ -48,15 +48,16 @@ def new_record(experiment: Experiment, engine: Engine, method: str) -> RunRecord
     )
 
 
-def refuse_other_origin(run: RunDir, now: RunRecord, split: str) -> None:
+def refuse_other_origin(run: RunDir, now: RunRecord) -> None:
     """Refuse to continue a run that was made from something else than what is here now."""
     before = run.read_record()
+    splits = [name for name in now.problems_sha256 if name in before.problems_sha256]
     for what, old, new in (
         ("the base weights are", before.base.weights_sha256, now.base.weights_sha256),
         ("the tokenizer is", before.base.tokenizer_sha256, now.base.tokenizer_sha256),
         ("the prompt is", before.prompt_sha256, now.prompt_sha256),
         ("the noise is", noise_name(before), noise_name(now)),
-        ("the training problems are", before.problems_sha256.get(split, "none"), now.problems_sha256[split]),
+        *((f"the problems of {s} are", before.problems_sha256[s], now.problems_sha256[s]) for s in splits),
     ):
         if old != new:
             raise RunError(

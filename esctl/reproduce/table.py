@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
-import yaml
 from pydantic import Field, ValidationError
 
 from esctl.comparison import tables
@@ -27,6 +26,7 @@ from esctl.experiment.recipe import EMBEDDED, Count, Plain, Recipe, Section
 from esctl.reproduce.row import MARK, PassK, RowJob, Sharpness
 from esctl.runs.directory import RunDir, folder_name
 from esctl.runs.files import adapter, write_atomic
+from esctl.runs.plain_yaml import read_yaml
 from esctl.training.jobs import Failure, Job, Progress, run_jobs
 
 Measure = Literal["passk", "sharpness"]
@@ -103,15 +103,15 @@ def read_table(name: str) -> TableSection:
         shipped = ", ".join(sorted(p.stem for p in (recipes_root() / "tables").glob("*.yaml")))
         raise UsageError(f"table {name}: no such file and none that ships; choose {shipped}")
     try:
-        tree = yaml.safe_load(path.read_text(encoding="utf-8"))
+        tree = read_yaml(path)
         if not isinstance(tree, dict):
             raise UsageError(f"{path}: a table is a mapping of keys to values; copy recipes/tables/cpu.yaml")
         return TableSection.model_validate(tree)
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise UsageError(f"{path}: not YAML: {' '.join(str(error).split())}") from None
     except ValidationError as error:
         mistakes = [f"{'.'.join(map(str, e['loc']))}: {e['msg'].removeprefix('Value error, ')}" for e in error.errors()]
         raise RecipeError([f"{path}: {mistake}" for mistake in mistakes]) from None
+    except ValueError as error:
+        raise UsageError(f"{path}: {error}") from None
 
 
 def plan_table(table: TableSection, root: Path, full: bool = False) -> list[Planned]:

@@ -4,20 +4,26 @@ Leaves what the files say to `records`, and what the numbers mean to those who w
 `compare` reads runs on any laptop.
 """
 
+import errno
+import hashlib
 import os
 import shutil
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import filelock
 
 from esctl.errors import RunError
 from esctl.faults import reach
-from esctl.runs.files import read_json, read_lines, write_json
+from esctl.runs.files import read_json, read_limited, read_lines, write_atomic, write_json
+from esctl.runs.plain_yaml import YAML_LIMIT
 from esctl.runs.records import EvalRecord, RunRecord, ScoreRecord, SharpnessRecord
 
 OWN_FOLDERS = ("samples", "weights", "checkpoints", "evals", "sharpness", "tensorboard")
+NO_LOCK = "ESCTL_NO_LOCK"  # an environment variable
+WITHOUT_LOCKS = (errno.ENOLCK, errno.ENOTSUP)  # what a file system without locks answers; some NFS mounts
 UNBEGUN = (".lock", ".recipe.yaml.new")  # what a kill can leave of a run that was not begun
 
 
@@ -55,12 +61,18 @@ class RunDir:
         lock = filelock.FileLock(self.path / ".lock", timeout=0)
         try:
             self.path.mkdir(parents=True, exist_ok=True)
-            lock.acquire()
+            if not os.environ.get(NO_LOCK):
+                lock.acquire()
         except filelock.Timeout:
             raise RunError(f"{self.path}: another process is using this run; wait for it or stop it") from None
         except (FileExistsError, NotADirectoryError):
             raise RunError(f"{self.path}: is a file; choose a directory with --run") from None
         except OSError as error:
+            if error.errno in WITHOUT_LOCKS:
+                raise RunError(
+                    f"{self.path}: this file system has no locks ({error.strerror}); choose a local disk with --run, or"
+                    f" set {NO_LOCK}=1 if no other process uses this run"
+                ) from None
             what = f"cannot be written ({error.strerror})"
             raise RunError(
                 f"{error.filename or self.path}: {what}; give write access, or choose another place with --run"
@@ -75,6 +87,27 @@ class RunDir:
         if not self.exists:
             raise RunError(f"{self.path}: no run here (run.json is missing); start one with `esctl train --run`")
         return read_json(self.record, RunRecord)
+
+    def begin(self, recipe: str, record: RunRecord) -> None:
+        """Write the recipe and then the record, which makes the folder a run."""
+        write_atomic(self.recipe, recipe.encode())
+        self.write_record(replace(record, recipe_sha256=[sha256_of(recipe.encode())]))
+
+    def known_recipes(self, record: RunRecord, recipe: str) -> list[str]:
+        """The hashes of every recipe.yaml that a run has had, this one included."""
+        known = record.recipe_sha256 or [sha256_of(read_limited(self.recipe, YAML_LIMIT))]
+        digest = sha256_of(recipe.encode())
+        return known if digest in known else [*known, digest]
+
+    def refuse_edited_recipe(self, record: RunRecord) -> None:
+        """RunError where recipe.yaml is not what esctl wrote for this run: its scores mean what that file said."""
+        if not record.recipe_sha256 or not self.recipe.is_file():
+            return
+        if sha256_of(read_limited(self.recipe, YAML_LIMIT)) not in record.recipe_sha256:
+            raise RunError(
+                f"{self.recipe}: was edited since the run was recorded, so it no longer says what was trained;"
+                " restore it from a copy, or start another run with `--recipe`"
+            )
 
     def write_record(self, record: RunRecord) -> None:
         """Replace `run.json`."""
@@ -111,6 +144,11 @@ class RunDir:
     def read_sharpness(self) -> list[SharpnessRecord]:
         """Every sharpness measurement, checked."""
         return [read_json(p, SharpnessRecord) for p in sorted(self.sharpness.glob("*.json"))]
+
+
+def sha256_of(data: bytes) -> str:
+    """The hash by which a run knows a file."""
+    return hashlib.sha256(data).hexdigest()
 
 
 def folder_name(text: str) -> str:

@@ -1,31 +1,27 @@
 """What the files of a run say: their schema as frozen dataclasses, one per file or line.
 
-Leaves where the files lie, and how they are written whole, to `rundir`.
-
-Evaluations of one set of weights on one split, greedy or sampled: drawn in chunks, graded, and kept in a file.
-
-Leaves the weights to the engine, which samples there are to `samples`, and what they show to `coverage` and `stats`.
-
-Which evaluation of which run stands in a comparison, and in what two of them differ in kind.
-
-Reads run directories whole and names every damaged file at once; leaves what the numbers say to `rows` and `pairs`.
+`directory` knows where the files are, `files` how they are read and written.
 """
 
 from dataclasses import asdict, dataclass, field
-from typing import Self
+from typing import Annotated, Self
+
+from annotated_types import Ge
 
 SCHEMA = 1
+Count = Annotated[int, Ge(0)]
+Amount = Annotated[float, Ge(0)]
 
 
 @dataclass(frozen=True)
 class Cost:
     """What something cost; adds up."""
 
-    rollouts: int = 0
-    prompt_tokens: int = 0
-    generated_tokens: int = 0
-    flops: float = 0.0  # 2 per weight and token, an estimate
-    seconds: float = 0.0
+    rollouts: Count = 0
+    prompt_tokens: Count = 0
+    generated_tokens: Count = 0
+    flops: Amount = 0.0  # 2 per weight and token, an estimate
+    seconds: Amount = 0.0
 
     def __add__(self, other: Self) -> Self:
         return type(self)(*(a + b for a, b in zip(asdict(self).values(), asdict(other).values(), strict=True)))
@@ -35,9 +31,9 @@ class Cost:
 class Peak:
     """Bytes at most: of the host process, of the device, and of the KV cache (a budget, so reported apart)."""
 
-    host: int = 0
-    device: int = 0
-    kv: int = 0
+    host: Count = 0
+    device: Count = 0
+    kv: Count = 0
 
 
 @dataclass(frozen=True)
@@ -67,19 +63,20 @@ class RunRecord:
     base: Base
     prompt_sha256: str
     problems_sha256: dict[str, str]  # by split
-    dim: int
+    dim: Count
     noise: NoiseRecord
     status: str = "running"  # running | interrupted | failed | finished
-    generation: int = 0  # generations done
-    kept_generation: int | None = None  # the generation that weights/ holds
+    generation: Count = 0  # generations done
+    kept_generation: Count | None = None  # the generation that weights/ holds
     train: Cost = Cost()
     eval: Cost = Cost()
     peak_bytes: Peak = Peak()
-    non_finite: int = 0  # candidates whose logits were not finite
-    grader_failures: dict[str, int] = field(default_factory=dict)  # by cause
+    non_finite: Count = 0  # candidates whose logits were not finite
+    grader_failures: dict[str, Count] = field(default_factory=dict)  # by cause
     engine: str = ""
     versions: dict[str, str] = field(default_factory=dict)
     git: str = ""
+    recipe_sha256: list[str] = field(default_factory=list)  # of every recipe.yaml it had; none in runs of esctl 0.1.0
     argv: list[str] = field(default_factory=list)
     schema: int = SCHEMA
 
@@ -88,15 +85,15 @@ class RunRecord:
 class ScoreRecord:
     """One line of `scores.jsonl`: one candidate. These lines are the whole history of the training."""
 
-    generation: int
-    round: int
-    member: int
+    generation: Count
+    round: Count
+    member: Count
     score: float | None  # null: its logits were not finite
     parts: dict[str, float]  # shares over its samples: strict, flexible, formatted, truncated; mean length in tokens
-    rollouts: int
-    prompt_tokens: int
-    generated_tokens: int
-    seconds: float
+    rollouts: Count
+    prompt_tokens: Count
+    generated_tokens: Count
+    seconds: Amount
 
 
 @dataclass(frozen=True)
@@ -130,10 +127,10 @@ class TaskRecord:
 class SamplingRecord:
     """The decoding of an evaluation, complete."""
 
-    temperature: float
+    temperature: Amount
     top_p: float
-    max_tokens: int
-    n: int  # samples per problem
+    max_tokens: Count
+    n: Count  # samples per problem
     seed: int
 
 
@@ -151,15 +148,15 @@ class ProblemCounts:
 
     id: list[str]
     difficulty: list[str]
-    n: list[int]
-    strict: list[int]
-    flexible: list[int]
-    formatted: list[int]
-    truncated: list[int]
-    tokens: list[int] = field(default_factory=list)  # generated, over all samples
-    distinct: list[int] = field(default_factory=list)  # different final answers among the samples
-    entropy: list[float] = field(default_factory=list)  # Shannon entropy of the final answers, in nats
-    majority: list[int] = field(default_factory=list)  # 1 where the leading answer in the format is strictly right
+    n: list[Count]
+    strict: list[Count]
+    flexible: list[Count]
+    formatted: list[Count]
+    truncated: list[Count]
+    tokens: list[Count] = field(default_factory=list)  # generated, over all samples
+    distinct: list[Count] = field(default_factory=list)  # different final answers among the samples
+    entropy: list[Amount] = field(default_factory=list)  # Shannon entropy of the final answers, in nats
+    majority: list[Count] = field(default_factory=list)  # 1 where the leading answer in the format is strictly right
 
 
 @dataclass(frozen=True)
@@ -168,8 +165,8 @@ class EvalRecord:
 
     task: TaskRecord
     split: str
-    step: int
-    rollouts_spent: int  # training rollouts before these weights
+    step: Count
+    rollouts_spent: Count  # training rollouts before these weights
     sampling: SamplingRecord
     mode: Mode
     prompt_sha256: str
@@ -177,8 +174,8 @@ class EvalRecord:
     weights_sha256: str
     problems: ProblemCounts
     cost: Cost
-    grader_failures: dict[str, int] = field(default_factory=dict)
-    non_finite: int = 0  # samples of perturbed weights whose logits were not finite
+    grader_failures: dict[str, Count] = field(default_factory=dict)
+    non_finite: Count = 0  # samples of perturbed weights whose logits were not finite
     schema: int = SCHEMA
 
 

@@ -9,6 +9,7 @@ from dataclasses import replace
 from itertools import takewhile
 
 from esctl.engines import Engine, Samples, Sampling
+from esctl.errors import RunError
 from esctl.experiment.batches import batch
 from esctl.experiment.experiment import Experiment, Split
 from esctl.experiment.scoring import RewardedSamples, each, failures, parts
@@ -44,12 +45,17 @@ class Training:
         history = replay(self.method, self.recipe.seed, engine.dim, self.scores, run.scores)
         self.state, self.moves, self.pending = history.state, list(history.moves), list(history.pending)
         self.totals, self.metrics = Totals(), list[Metrics]()
+        recorded = self.book.record.generation
+        if self.state.generation < recorded:
+            raise RunError(
+                f"{run.scores}: has {self.state.generation} generations, but run.json says {recorded}; restore the file"
+                " from a copy, or start another run with --run"
+            )
         self._catch_up(history)
 
     def begin(self, now: RunRecord) -> None:
         """Record that a session runs, with what."""
-        record = replace(self.book.record, status="running", engine=now.engine, versions=now.versions, argv=now.argv)
-        self.book.write(record)
+        self.book.begin(now)
 
     def finish(self) -> RunRecord:
         """Train what is left, keep the weights that `select` asks for, and evaluate them."""

@@ -10,9 +10,11 @@ from esctl.engines import Engine
 from esctl.errors import RunError
 from esctl.evaluation.draw import EvalRequest, draw_evaluation
 from esctl.experiment.experiment import Experiment, Split
+from esctl.experiment.loading import dump_recipe
 from esctl.experiment.provenance import peak_bytes
 from esctl.experiment.scoring import Rewarded, refuse_failures
 from esctl.runs.directory import RunDir
+from esctl.runs.files import write_atomic
 from esctl.runs.records import Cost, EvalRecord, RunRecord, SampleRecord, strict_share
 
 
@@ -22,6 +24,17 @@ class Logbook:
     def __init__(self, experiment: Experiment, run: RunDir, engine: Engine) -> None:
         self._experiment, self._run, self._engine = experiment, run, engine
         self.record = run.read_record()
+
+    def begin(self, now: RunRecord) -> None:
+        """Record that a session runs, with what, and write its recipe, which may have more generations than before.
+
+        The record knows the recipe's hash before the file changes, so a kill between the two is not taken for an edit.
+        """
+        text = dump_recipe(self._experiment.recipe)
+        known = self._run.known_recipes(self.record, text)
+        running = replace(self.record, status="running", engine=now.engine, versions=now.versions, argv=now.argv)
+        self.write(replace(running, recipe_sha256=known))
+        write_atomic(self._run.recipe, text.encode())
 
     def write(self, record: RunRecord) -> None:
         """Make this the record, with the memory held until now."""

@@ -15,7 +15,6 @@ from esctl.experiment.loading import changes, dump_recipe, read_recipe
 from esctl.experiment.provenance import new_record, refuse_other_origin
 from esctl.experiment.recipe import Recipe
 from esctl.runs.directory import RunDir
-from esctl.runs.files import write_atomic
 from esctl.runs.records import RunRecord
 from esctl.training.events import Notice, Report
 from esctl.training.evolution import Training
@@ -52,11 +51,9 @@ def _train(
     recipe = experiment.recipe
     now = new_record(experiment, engine, recipe.kind)
     if not run.exists:
-        write_atomic(run.recipe, dump_recipe(recipe).encode())
-        run.write_record(now)
-    refuse_other_origin(run, now, recipe.task.split)
+        run.begin(dump_recipe(recipe), now)
+    refuse_other_origin(run, now)
     training = continued()
-    write_atomic(run.recipe, dump_recipe(recipe).encode())
     training.begin(now)
     return _guarded(run, training)
 

@@ -74,7 +74,7 @@ PLAIN = [
     (
         "compare D/folder",
         1,
-        "D/folder/evals/a.json: cannot be read (Is a directory); restore it or move it away",
+        "D/folder/evals/a.json: is not a regular file; restore it from a copy or move it away",
     ),
     (
         "show D/mini --generation 4",
@@ -96,8 +96,8 @@ PLAIN = [
         2,
         "D/data/train.jsonl: exists; choose another name",
     ),
-    ("compare D/other", 1, "D/other/recipe.yaml: cannot be read (Is a directory); restore it from a copy"),
-    ("compare D/mini D/other", 1, "D/other/recipe.yaml: cannot be read (Is a directory); restore it from a copy"),
+    ("compare D/other", 1, "D/other/recipe.yaml: is not a regular file; restore it from a copy or move it away"),
+    ("compare D/mini D/other", 1, "D/other/recipe.yaml: is not a regular file; restore it from a copy or move it away"),
     ("compare D/data/train.jsonl", 1, "D/data/train.jsonl: no run directory here (nothing below it holds a run.json)"),
     ("compare D/mini --k 0", 2, "--k 0: write whole numbers between commas, such as --k 1,8,64"),
     (

@@ -58,8 +58,8 @@ class Recorder:
 
     def begin(self, now: RunRecord) -> None:
         """Record that a session runs, with what."""
-        record = replace(self.book.record, status="running", engine=now.engine, versions=now.versions, argv=now.argv)
-        self.book.write(replace(record, generation=self.done, train=total_cost(self.metrics)))
+        self.book.begin(now)
+        self.book.write(replace(self.book.record, generation=self.done, train=total_cost(self.metrics)))
 
     def finish(self) -> RunRecord:
         """Train what is left, keep the weights that `select` asks for, and evaluate them."""
