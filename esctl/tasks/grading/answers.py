@@ -43,8 +43,18 @@ MARK = "####"
 LEAD = re.compile(
     rf"(?:[\s*_`(\[{CURRENCY}]|\\[$(\[]){{0,12}}(?P<sign>[-+\u2212\u2013]?)(?:[\s*{CURRENCY}]|\\\$){{0,4}}"
 )
-# After a number and its separators, more digits make it another number: "#### 3,14" is neither 3 nor 14.
-CUT_SHORT = re.compile(r"[.,:/]?[0-9]")
+# What makes the number before it a part of another one: "#### 3,14" is neither 3 nor 14, "1 000" is not 1, and 0x10,
+# 1.5e400, 10^3, 5² and 1½ are forms that are not read. A space joins three digits unless a calculation follows them.
+FRACTIONS = "\u00bc-\u00be\u2150-\u215e"
+POWERS = "\u00b2\u00b3\u00b9\u2070-\u2079"
+CUT_SHORT = re.compile(
+    r"[.,:/'\u2019_\u00a0\uff0c\uff0e]{0,2}\d|[ ][0-9]{3}(?![0-9]|\s?[-+*/=^])|\*\*[0-9]|\^\s?\{?\s?[-+]?[0-9]"
+    rf"|[eE][-+]?[0-9]|[xX][0-9]|(?<=\b0)[xX][0-9a-fA-F]|(?<=\b0)[bBoO][0-7]|\s?[{FRACTIONS}]|[{POWERS}]"
+)
+# The same for the last number of a text, by what stands before and after it: the 000 of "1 000" is not 0.
+PART_BEFORE = re.compile(r"(?:\d['\u2019_\u00a0]|0[xXbBoO]|\d[eE][-+]?|(?![0-9])\d)$")
+PART_AFTER = re.compile(rf"(?<=\b0)[xX][0-9a-fA-F]|\s?[{FRACTIONS}]|[{POWERS}]|(?![0-9])\d")
+ZERO_GROUP = re.compile(r"(?<=[0-9][ ])0[0-9]{2}(?![0-9])")
 # What may stand around a number that is a whole answer: currency, percent, degrees, a unit, a trailing dot.
 BEFORE = re.compile(rf"(?:[\s*_`{CURRENCY}]|\\\$){{0,8}}[-+\u2212\u2013]?(?:[\s{CURRENCY}]|\\\$){{0,4}}")
 AFTER = re.compile(
@@ -215,6 +225,12 @@ def _leading_number(text: str) -> str | None:
 
 
 def _normal_form(text: str, found: re.Match[str]) -> str | None:
+    """The last number of a text, or None where it is a part of one that is written in a form that is not read."""
+    start = found.start()
+    if PART_BEFORE.search(text, max(0, start - 3), start) or PART_AFTER.match(text, found.end()):
+        return None
+    if ZERO_GROUP.match(text, start):
+        return None
     return _form(text, found, negative=_is_negative(text, found.start()))
 
 
