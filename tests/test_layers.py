@@ -9,7 +9,7 @@ import pytest
 PACKAGE = Path(__file__).parents[1] / "esctl"
 # Lowest first. A module may import its own room and every room of a lower layer. Equals never import each other.
 LAYERS = (
-    ("errors", "faults", "interrupts", "plain", "stats", "assets", "recipes", "__init__"),
+    ("errors", "faults", "interrupts", "plain", "settings", "stats", "assets", "recipes", "__init__"),
     ("noise",),
     ("methods", "tasks", "engines"),
     ("runs",),

@@ -12,11 +12,14 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Literal, Protocol
+from typing import TYPE_CHECKING, Final, Literal, Protocol
 
-from esctl.engines.process import Held
 from esctl.errors import UsageError
 from esctl.noise.moves import Move, Round
+from esctl.settings import Count, Positive
+
+if TYPE_CHECKING:
+    from esctl.engines.process import Held
 
 TokenIds = Sequence[int]
 OWN_ROLLOUTS = "rollouts: the policy itself"  # ends the description of an RL policy that no copy draws for
@@ -49,20 +52,32 @@ Seeds = Sequence[Sequence[int]]  # [prompt][sample]: a token-sampling seed each
 OnCandidate = Callable[[int, Samples], None]  # index of the candidate, its samples
 
 
+@dataclass(frozen=True, kw_only=True)
+class EngineSettings:
+    """Where and how the model is served; nothing here changes what a seed means."""
+
+    kind: Literal["auto", "vllm", "transformers"] = "auto"  # auto is vllm where it is installed
+    replicas: Count = 1  # engines side by side, which share the candidates of a round; above 1 through Ray
+    threads: Count | Literal["auto"] = "auto"  # of each engine; auto: what OMP_NUM_THREADS says, else every core
+    # of the served weights; auto: float32 on a CPU, bfloat16 on a GPU that has it, else float16
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
+    # of the KV cache, GiB; auto: up to 2 on a CPU, what is free on a GPU
+    kv_memory: Positive | Literal["auto"] = "auto"
+    tensor_parallel: Count = 1  # ranks that cut each matrix among them, one GPU each; vLLM only
+    center: Where = "auto"  # where the fp32 center lies if the model is on a GPU
+
+    def of(self, model: Path | str, max_model_len: int, probes: bool) -> "EngineSpec":
+        """What an engine of a model is built from."""
+        return EngineSpec(model, max_model_len, probes, **vars(self))
+
+
 @dataclass(frozen=True)
-class EngineSpec:
-    """What an engine is built from; the same fields as the recipe's `engine:` section plus the model."""
+class EngineSpec(EngineSettings):
+    """What an engine is built from: a recipe's `engine:` section, and what follows from the rest of the recipe."""
 
     model: Path | str  # a folder in Hugging Face format, or a hub id
-    kind: str = "auto"  # auto | vllm | transformers
-    threads: int | None = None  # None: what OMP_NUM_THREADS says, else every core
-    dtype: str = "auto"  # serving dtype: auto | float32 | bfloat16 | float16
-    kv_memory: float | None = None  # GiB for the KV cache; None: up to 2 GiB on a CPU, what is free on a GPU
     max_model_len: int | None = None  # prompt plus new tokens; None: what the model's config says
     probes: bool = False  # allocate the second fp32 buffer, in which methods that probe stage θ'
-    replicas: int = 1  # engines side by side, each whole, that share the candidates of a round
-    tensor_parallel: int = 1  # ranks that vLLM cuts each matrix for; one GPU each
-    center: Where = "auto"  # where θ lies if the weights are on a GPU; auto: beside them where it fits
 
 
 class Engine(Protocol):
@@ -130,7 +145,7 @@ class Engine(Protocol):
         """Bytes that training holds, by purpose: weights, center, probe, scratch, kv."""
         ...
 
-    def held(self) -> Held:
+    def held(self) -> "Held":
         """Peak bytes of this process plus those of the engine's worker processes."""
         ...
 

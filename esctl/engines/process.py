@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Literal
 
 import numba
 import numpy as np
@@ -62,14 +63,12 @@ def stdout_kept() -> Iterator[None]:
         os.close(saved)
 
 
-def use_threads(threads: int | None) -> int:
-    """Let torch and the noise kernel use `threads`; by default as many as OMP_NUM_THREADS says, or every core."""
+def use_threads(wanted: int | Literal["auto"]) -> int:
+    """Set the threads of torch and of the noise kernel; `auto` is what OMP_NUM_THREADS says, or every core."""
     cores = os.cpu_count() or 1
-    if threads is not None and threads > cores:
-        raise UsageError(
-            f"engine.threads: {threads}, but this machine has {cores} cores; use {cores} or fewer, or auto"
-        )
-    threads = threads or torch.get_num_threads()
+    if wanted != "auto" and wanted > cores:
+        raise UsageError(f"engine.threads: {wanted}, but this machine has {cores} cores; use {cores} or fewer, or auto")
+    threads = torch.get_num_threads() if wanted == "auto" else wanted
     numba.set_num_threads(min(threads, numba.config.NUMBA_NUM_THREADS))
     # After numba, whose start sizes the OpenMP pool that both share to all cores: two such processes side by side would
     # spin on each other's cores and stand still.

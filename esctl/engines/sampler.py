@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import torch
 from torch import Tensor
@@ -20,7 +20,7 @@ ROWS = 128  # sequences in a batch, where no KV budget says otherwise
 class Generator:
     """Samples in batches of fixed order from the module of its caller; holds no weights."""
 
-    def __init__(self, checkpoint: Checkpoint, kv_budget: float | None) -> None:
+    def __init__(self, checkpoint: Checkpoint, kv_budget: float | Literal["auto"]) -> None:
         self._checkpoint, self._kv_budget = checkpoint, kv_budget  # the budget in GiB
         self.kv_bytes = 0  # the largest cache so far, the cache of one batch
 
@@ -50,7 +50,7 @@ class Generator:
 
     def _batch_rows(self, rows: "Sequence[Row]", token_bytes: int) -> int:
         """As many sequences as the KV budget holds, at least one; a constant without a budget."""
-        if self._kv_budget is None or not rows:
+        if self._kv_budget == "auto" or not rows:
             return ROWS
         return max(1, int(self._kv_budget * GIB) * len(rows) // cache_bytes(rows, token_bytes))
 

@@ -19,13 +19,12 @@ from esctl.experiment.recipe import EMBEDDED, Recipe
 from esctl.experiment.scoring import Objective, Rewarded
 from esctl.methods import MethodConfig
 from esctl.methods.external import External
-from esctl.tasks import Columns, Limits, Problem, TaskSpec, open_task
-from esctl.tasks.grading.reward import Grader, Reward
+from esctl.tasks import Columns, Problem, TaskSpec, open_task
+from esctl.tasks.grading.reward import Grader
 from esctl.tasks.grading.thoughts import AUTO, is_part_of_tag, opened_by
 from esctl.tasks.prompts import (
     PROBES,
     Prompt,
-    Prompting,
     examples,
     problems_sha256,
     prompt_sha256,
@@ -74,10 +73,9 @@ class Experiment:
         self.task = open_task(task_spec(recipe))
         self.tokenizer = load_tokenizer(self.model)
         self._rows = refuse_large_vocabulary(self.model, self.tokenizer, load_config(self.model))
-        self.prompting = Prompting(**recipe.prompt.model_dump())
-        reward = Reward(**recipe.reward.model_dump())
-        self.grader = Grader(self.task, reward, _limits(recipe))
-        self.objective = Objective(reward, **recipe.objective.model_dump())
+        self.prompting = recipe.prompt
+        self.grader = Grader(self.task, recipe.reward, recipe.grader)
+        self.objective = Objective(recipe.reward, recipe.objective)
         self._splits: dict[str, Split] = {}
 
     def check_training(self) -> None:
@@ -173,20 +171,9 @@ class Experiment:
 
     def engine_spec(self) -> EngineSpec:
         """What the recipe's engine section and the longest prompt ask of an engine."""
-        section = self.recipe.engine
         longest = max(len(p.token_ids) for split in self._splits.values() for p in split.prompts)
-        return EngineSpec(
-            model=self.model,
-            kind=section.kind,
-            threads=None if section.threads == "auto" else section.threads,
-            dtype=section.dtype,
-            kv_memory=None if section.kv_memory == "auto" else section.kv_memory,
-            max_model_len=longest + self.recipe.sampling.max_tokens,
-            probes=isinstance(self.recipe.method, MethodConfig) and self.recipe.method.probes,
-            replicas=section.replicas,
-            tensor_parallel=section.tensor_parallel,
-            center=section.center,
-        )
+        probes = isinstance(self.recipe.method, MethodConfig) and self.recipe.method.probes
+        return self.recipe.engine.of(self.model, longest + self.recipe.sampling.max_tokens, probes)
 
     def center(self) -> Center:
         """θ₀ on the host, without an engine."""
@@ -199,11 +186,7 @@ def task_spec(recipe: Recipe) -> TaskSpec:
     columns = Columns(
         section.question, section.answer, section.id, section.difficulty, section.solution, section.grader
     )
-    return TaskSpec(section.name, section.data, columns, _limits(recipe), recipe.prompt.think)
-
-
-def _limits(recipe: Recipe) -> Limits:
-    return Limits(recipe.grader.timeout_seconds, recipe.grader.workers)
+    return TaskSpec(section.name, section.data, columns, recipe.grader, recipe.prompt.think)
 
 
 def find_model(name: str) -> Path | str:

@@ -29,6 +29,9 @@ from esctl.runs.plain_yaml import parse_yaml, read_yaml
 # What a run may change when it is resumed: nothing here decides a weight.
 RESUMABLE = ("generations", "eval", "checkpoint_every", "engine")
 
+# Types of pydantic's errors, of its models and of dataclasses.
+UNKNOWN_KEY = ("extra_forbidden", "unexpected_keyword_argument")
+NO_SECTION = ("model_type", "dataclass_type")
 PLAIN_TYPES = ("bool", "int", "str")  # as pydantic names them in the place of a mistake
 
 
@@ -179,7 +182,7 @@ def _validated(tree: "Mapping[str, Plain | AnyMethod]") -> tuple[Recipe | None, 
     try:
         return Recipe.model_validate(tree), []
     except ValidationError as error:
-        lines, unknown = _lines(error), [d["loc"] for d in error.errors() if d["type"] == "extra_forbidden"]
+        lines, unknown = _lines(error), [d["loc"] for d in error.errors() if d["type"] in UNKNOWN_KEY]
         if len(unknown) < error.error_count():
             return None, lines
     known = {
@@ -207,9 +210,9 @@ def _mistake(detail: ErrorDetails, prefix: str) -> tuple[str, str]:
     """(key, message) of one of pydantic's errors; its names for the members of a union are no part of a key."""
     path = [p for p in (prefix, *map(str, detail["loc"])) if (p.isidentifier() or p.isdigit()) and p not in PLAIN_TYPES]
     key, message = ".".join(path), detail["msg"].removeprefix("Value error, ")
-    if detail["type"] == "extra_forbidden":
+    if detail["type"] in UNKNOWN_KEY:
         return key, f"unknown key{_did_you_mean(path[-1], _keys_at(path[:-1]))}"
-    if detail["type"] == "model_type":
+    if detail["type"] in NO_SECTION:
         return key, f"{detail['input']!r} — write a section, such as {key}: {{{_keys_at(path)[0]}: …}}"
     if detail["type"] == "value_error":  # our own checks name the field themselves
         return "", f"{prefix}.{message}" if prefix else message
@@ -217,13 +220,13 @@ def _mistake(detail: ErrorDetails, prefix: str) -> tuple[str, str]:
 
 
 def _keys_at(path: Sequence[str]) -> list[str]:
-    model: type[BaseModel] = Recipe
+    """The keys of the recipe, or of one of its sections."""
+    section: object = Recipe
     for name in path:
-        inner = model.model_fields[name].annotation
-        if not (isinstance(inner, type) and issubclass(inner, BaseModel)):
-            return []
-        model = inner
-    return list(model.model_fields)
+        section = Recipe.model_fields[name].annotation if name in Recipe.model_fields else None
+    if dataclasses.is_dataclass(section):
+        return [field.name for field in dataclasses.fields(section)]
+    return list(section.model_fields) if isinstance(section, type) and issubclass(section, BaseModel) else []
 
 
 def _did_you_mean(word: str, known: Sequence[str] | Mapping[str, object]) -> str:

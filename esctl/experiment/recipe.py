@@ -6,25 +6,30 @@ Leaves what a method does to `methods` and what a task is to `tasks`; never load
 from collections.abc import Iterator
 from typing import Annotated, Literal, TypeAlias
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
+from esctl.engines import EngineSettings
 from esctl.errors import UsageError
+from esctl.experiment.scoring import ObjectiveSettings
 from esctl.methods import BASELINES, METHODS, BaselineConfig, MethodConfig
 from esctl.methods.external import External
+from esctl.settings import Count
+from esctl.tasks import Limits
+from esctl.tasks.grading.reward import Reward
+from esctl.tasks.prompts import Prompting
 
 EMBEDDED = "embedded"
 AnyMethod = MethodConfig | BaselineConfig | External
 TRAINED: dict[str, type[AnyMethod]] = {**METHODS, **BASELINES}  # what `esctl train` offers
 ALL_METHODS: dict[str, type[AnyMethod]] = {**TRAINED, "external": External}
-Count = Annotated[int, Field(ge=1, strict=True)]
-Share = Annotated[float, Field(ge=0, le=1)]
-
-
 Plain: TypeAlias = "bool | int | float | str | list[Plain] | dict[str, Plain] | None"
 
 
 class Section(BaseModel):
-    """Base of every section: immutable, and an unknown key is a mistake."""
+    """Base of the recipe and of sections that only the recipe knows: immutable, and an unknown key is a mistake.
+
+    The other sections are the frozen dataclasses of the rooms that read them; they take these rules over.
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
@@ -43,67 +48,12 @@ class TaskSection(Section):
     grader: str | None = None  # form of an answer: number, boxed or text; null: number
 
 
-class PromptSection(Section):
-    """How a problem is asked."""
-
-    style: Literal["chat", "raw"] = "chat"  # chat: the template of the tokenizer; raw: plain text
-    name: str | None = None  # a named prompt; null: the task's own
-    system: str | None = None  # replaces the system line; "" is none; null: that of the prompt
-    shots: Annotated[int, Field(ge=0)] = 0  # solved examples before the question
-    template: dict[str, bool | int | str] = Field(default_factory=dict)  # switches for the chat template
-    think: Annotated[str, Field(min_length=1)] = "auto"  # the end of a thought: auto (known tags), none, or a string
-
-
-class RewardSection(Section):
-    """reward = answer·[strictly right] + format·[formatted], or a user's function."""
-
-    answer: float = 1.0  # weight of a strictly right answer
-    format: float = 0.1  # weight of the asked-for format
-    function: str | None = None  # package.module:name of a function that replaces both weights
-
-
-class ObjectiveSection(Section):
-    """What a member's score is: the mean reward of n samples per prompt, or the unbiased pass@k of them."""
-
-    kind: Literal["mean", "pass@k"] = "mean"  # the mean reward of a candidate's samples, or their unbiased pass@k
-    n: Count = 1  # samples per prompt
-    k: Count = 1  # tries of pass@k
-
-    @model_validator(mode="after")
-    def _tries_are_samples(self) -> "ObjectiveSection":
-        if self.kind == "mean" and self.k > 1:
-            raise ValueError(f"objective.k: {self.k}, but the mean has no tries; set objective.kind to pass@k")
-        if self.n < self.k:
-            raise ValueError(f"objective.n: {self.n} samples are too few for pass@{self.k}; use {self.k} or more")
-        return self
-
-
 class SamplingSection(Section):
     """How training rollouts are drawn; 0 is greedy."""
 
     temperature: Annotated[float, Field(ge=0)] = 0.0  # 0 is greedy
     top_p: Annotated[float, Field(gt=0, le=1)] = 1.0  # nucleus; 1 is all tokens
     max_tokens: Count = 1024  # new tokens per completion at most
-
-
-class EngineSection(Section):
-    """Where and how the model is served; nothing here changes what a seed means."""
-
-    kind: Literal["auto", "vllm", "transformers"] = "auto"  # auto is vllm where it is installed
-    replicas: Count = 1  # engines side by side, which share the candidates of a round; above 1 through Ray
-    threads: Count | Literal["auto"] = "auto"  # of each engine
-    # of the served weights; auto: float32 on a CPU, bfloat16 on a GPU that has it, else float16
-    dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
-    # of the KV cache, GiB; auto: up to 2 on a CPU, what is free on a GPU
-    kv_memory: Annotated[float, Field(gt=0)] | Literal["auto"] = "auto"
-    tensor_parallel: Count = 1  # ranks that cut each matrix among them, one GPU each; vLLM only
-    center: Literal["auto", "device", "host"] = "auto"  # where the fp32 center lies if the model is on a GPU
-
-    @model_validator(mode="after")
-    def _ranks_are_vllm_s(self) -> "EngineSection":
-        if self.kind == "transformers" and self.tensor_parallel > 1:
-            raise ValueError(f"engine.tensor_parallel: {self.tensor_parallel} needs engine.kind vllm; set it to 1")
-        return self
 
 
 class EvalSection(Section):
@@ -115,12 +65,10 @@ class EvalSection(Section):
     final: str | None = "test"  # a split to evaluate whole, once, with the kept weights; null is none
 
 
-class GraderSection(Section):
-    """Limits for graders that run apart from the trainer."""
-
-    timeout_seconds: Annotated[float, Field(gt=0)] = 5.0  # for one answer
-    max_failures: Share = 0.01  # share of a round's samples; above it the run stops
-    workers: Count = 2  # processes that grade at a time
+def _with_ranks_of_vllm(engine: EngineSettings) -> EngineSettings:
+    if engine.kind == "transformers" and engine.tensor_parallel > 1:
+        raise ValueError(f"engine.tensor_parallel: {engine.tensor_parallel} needs engine.kind vllm; set it to 1")
+    return engine
 
 
 class Recipe(Section):
@@ -131,16 +79,16 @@ class Recipe(Section):
     label: str = ""  # row name in tables; rows group by recipe minus seed
     model: str = EMBEDDED  # `embedded`, a folder, a hub id, or a run directory
     task: TaskSection = TaskSection()
-    prompt: PromptSection = PromptSection()
+    prompt: Prompting = Prompting()
     method: AnyMethod
-    reward: RewardSection = RewardSection()
-    objective: ObjectiveSection = ObjectiveSection()
+    reward: Reward = Reward()
+    objective: ObjectiveSettings = ObjectiveSettings()
     generations: Annotated[int, Field(ge=0)] = 500  # for RL: optimizer steps, as the method counts them
     prompts: Count = 200  # problems per generation
     sampling: SamplingSection = SamplingSection()
-    engine: EngineSection = EngineSection()
+    engine: Annotated[EngineSettings, AfterValidator(_with_ranks_of_vllm)] = EngineSettings()
     eval: EvalSection = EvalSection()
-    grader: GraderSection = GraderSection()
+    grader: Limits = Limits()
     select: Literal["last", "best-validation"] = "last"  # which weights are kept
     checkpoint_every: Annotated[int, Field(ge=0)] = 0  # cached fp32 centers, or RL's only way back; 0 keeps none
     seed: Annotated[int, Field(ge=-(2**63), lt=2**63)] = 0  # decides noise, batches and samples
@@ -159,7 +107,7 @@ class Recipe(Section):
             yield f"sampling.temperature: 0 makes the {self.objective.n} samples of objective.n equal; set it above 0"
 
     def _misfits_of_rl(self) -> Iterator[str]:
-        if self.objective != ObjectiveSection():
+        if self.objective != ObjectiveSettings():
             yield f"objective: {self.kind} has none but the mean reward; set method.samples instead"
         if self.engine.tensor_parallel > 1:
             yield f"engine.tensor_parallel: {self.kind} trains on one device; set it to 1"

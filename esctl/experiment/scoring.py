@@ -9,10 +9,11 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain
-from typing import TypeAlias
+from typing import Literal, TypeAlias
 
 from esctl.engines import Completion
 from esctl.errors import GradingError
+from esctl.settings import Count
 from esctl.stats import pass_at_k
 from esctl.tasks import Grade
 from esctl.tasks.grading.reward import Reward
@@ -78,8 +79,24 @@ def refuse_failures(counted: Counter[str], samples: int, limit: float) -> None:
 
 
 @dataclass(frozen=True)
+class ObjectiveSettings:
+    """What a member's score is: the mean reward of n samples per prompt, or the unbiased pass@k of them."""
+
+    kind: Literal["mean", "pass@k"] = "mean"  # the mean reward of a candidate's samples, or their unbiased pass@k
+    n: Count = 1  # samples per prompt
+    k: Count = 1  # tries of pass@k
+
+    def __post_init__(self) -> None:
+        """Refuse fewer samples than tries, in a line that names the recipe's key."""
+        if self.kind == "mean" and self.k > 1:
+            raise ValueError(f"objective.k: {self.k}, but the mean has no tries; set objective.kind to pass@k")
+        if self.n < self.k:
+            raise ValueError(f"objective.n: {self.n} samples are too few for pass@{self.k}; use {self.k} or more")
+
+
+@dataclass(frozen=True)
 class Objective:
-    """What a candidate's score is: the recipe's `objective:` section and the weights of its `reward:`.
+    """What a candidate's score is, from the recipe's `objective:` section and the weights of its `reward:`.
 
     With n samples of each prompt, of which c are strictly right:
 
@@ -96,17 +113,16 @@ class Objective:
     """
 
     reward: Reward
-    kind: str = "mean"  # the mean reward of a candidate's samples, or their unbiased pass@k
-    n: int = 1  # samples per prompt
-    k: int = 1  # tries of pass@k
+    settings: ObjectiveSettings = ObjectiveSettings()
 
     def score(self, samples: RewardedSamples) -> float:
         """The score of a candidate from its n samples of each prompt."""
-        if self.kind == "mean":
+        n, k = self.settings.n, self.settings.k
+        if self.settings.kind == "mean":
             return mean_reward(samples)
         if self.reward.function:
-            return _mean([expected_best([s.reward for s in own], self.k) for own in samples])
-        solved = _mean([pass_at_k(self.n, sum(s.grade.strict for s in own), self.k) for own in samples])
+            return _mean([expected_best([s.reward for s in own], k) for own in samples])
+        solved = _mean([pass_at_k(n, sum(s.grade.strict for s in own), k) for own in samples])
         return self.reward.answer * solved + self.reward.format * _mean([s.grade.formatted for s in each(samples)])
 
 

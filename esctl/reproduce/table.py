@@ -22,11 +22,12 @@ from esctl.comparison.selection import Request, load_runs, select
 from esctl.errors import RecipeError, UsageError
 from esctl.experiment.estimates.plan import planned_footprint, rollouts_planned
 from esctl.experiment.loading import dump_recipe, load_recipe, recipes_root
-from esctl.experiment.recipe import EMBEDDED, Count, Plain, Recipe, Section
+from esctl.experiment.recipe import EMBEDDED, Plain, Recipe, Section
 from esctl.reproduce.row import MARK, PassK, RowJob, Sharpness
 from esctl.runs.directory import RunDir, folder_name
 from esctl.runs.files import adapter, write_atomic
 from esctl.runs.plain_yaml import read_yaml
+from esctl.settings import Count
 from esctl.training.jobs import Failure, Job, Progress, run_jobs
 
 Measure = Literal["passk", "sharpness"]

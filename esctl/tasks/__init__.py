@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Protocol
 
 from esctl.errors import TaskError, UsageError
+from esctl.settings import Count, Positive, Share
 
 TRAIN, VALIDATION, TEST = "train", "validation", "test"
 
@@ -76,10 +77,11 @@ class Columns:
 
 @dataclass(frozen=True)
 class Limits:
-    """How long a grading worker may take for one answer, and how many workers there are."""
+    """Limits for graders that run apart from the trainer."""
 
-    timeout_seconds: float = 5.0  # for one answer
-    workers: int = 2  # processes that grade at a time
+    timeout_seconds: Positive = 5.0  # for one answer
+    max_failures: Share = 0.01  # share of a round's samples; above it the run stops
+    workers: Count = 2  # processes that grade at a time
 
 
 @dataclass(frozen=True)

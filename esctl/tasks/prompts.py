@@ -1,10 +1,12 @@
 """How a problem is asked: in the chat template or as raw text, with a system line and solved examples; and its hash."""
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from typing import Literal
 
 from esctl.errors import TaskError, UsageError
+from esctl.settings import NotNegative, Text
 from esctl.tasks import Problem, Task
 from esctl.tasks.grading.thoughts import AUTO
 from esctl.tasks.tokenizer import (
@@ -50,14 +52,14 @@ WORDINGS = {
 
 @dataclass(frozen=True)
 class Prompting:
-    """The recipe's `prompt:` section."""
+    """How a problem is asked."""
 
-    style: str = "chat"  # chat: the template of the tokenizer; raw: plain text
+    style: Literal["chat", "raw"] = "chat"  # chat: the template of the tokenizer; raw: plain text
     name: str | None = None  # a named prompt; null: the task's own
     system: str | None = None  # replaces the system line; "" is none; null: that of the prompt
-    shots: int = 0  # solved examples before the question
-    template: Mapping[str, bool | int | str] = field(default_factory=dict)  # switches for the chat template
-    think: str = AUTO  # auto: known tags; none: grade the whole text; else the string that ends a thought
+    shots: NotNegative = 0  # solved examples before the question
+    template: dict[str, bool | int | str] = field(default_factory=dict)  # switches for the chat template
+    think: Text = AUTO  # the end of a thought: auto (known tags), none, or a string
 
 
 @dataclass(frozen=True)

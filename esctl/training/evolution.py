@@ -105,7 +105,7 @@ class Training:
         rest = replace(round_, candidates=round_.candidates[first:])
         if rest.candidates:
             self.engine.rollout(rest, chosen.token_ids, self._sampling(), self._seeds(chosen), on_candidate)
-        self.book.count_failures(failed, len(rest.candidates) * len(chosen.problems) * self.objective.n)
+        self.book.count_failures(failed, len(rest.candidates) * len(chosen.problems) * self.objective.settings.n)
         self.scores += records[first:]
         return records
 
@@ -117,7 +117,7 @@ class Training:
         """Token-sampling seeds, n per prompt and equal for all members; none when greedy."""
         if self.recipe.sampling.temperature == 0:
             return None
-        run, generation, samples = self.recipe.seed, self.state.generation, range(self.objective.n)
+        run, generation, samples = self.recipe.seed, self.state.generation, range(self.objective.settings.n)
         return [[sample_seed(run, generation, p, s) for s in samples] for p in range(len(chosen.problems))]
 
     def _write_sample(self, round_: Round, member: int, samples: RewardedSamples, chosen: Split) -> None:

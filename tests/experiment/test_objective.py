@@ -13,7 +13,7 @@ import pytest
 from esctl.engines import Completion
 from esctl.errors import RunError
 from esctl.experiment.loading import load_recipe
-from esctl.experiment.scoring import Objective, Rewarded, expected_best, mean_reward
+from esctl.experiment.scoring import Objective, ObjectiveSettings, Rewarded, expected_best, mean_reward
 from esctl.runs.directory import RunDir
 from esctl.stats import pass_at_k
 from esctl.tasks import Grade
@@ -39,27 +39,33 @@ SAMPLES = [
 def test_pass_at_k_is_the_mean_estimate_over_prompts_plus_the_weighted_share_of_formatted_samples():
     # k = 2 of n = 4: one right is in 3 of 6 pairs, two right in 5 of 6.
     expected = (3 / 6 + 0 + 5 / 6) / 3 + 0.1 * (2 + 4 + 3) / 12
-    assert Objective(REWARD, "pass@k", n=4, k=2).score(SAMPLES) == pytest.approx(expected, rel=1e-15)
+    assert Objective(REWARD, ObjectiveSettings("pass@k", n=4, k=2)).score(SAMPLES) == pytest.approx(expected, rel=1e-15)
 
 
 def test_the_answer_weight_scales_what_is_solved_and_not_the_format():
-    scores = [Objective(Reward(answer, 0.1), "pass@k", n=4, k=4).score(SAMPLES) for answer in (1.0, 3.0)]
+    scores = [
+        Objective(Reward(answer, 0.1), ObjectiveSettings("pass@k", n=4, k=4)).score(SAMPLES) for answer in (1.0, 3.0)
+    ]
     assert scores[1] - scores[0] == pytest.approx(2 * 2 / 3)
 
 
 def test_the_mean_counts_every_sample():
-    assert Objective(REWARD, "mean", n=4).score(SAMPLES) == mean_reward(SAMPLES) == pytest.approx((3 + 0.9) / 12)
+    assert (
+        Objective(REWARD, ObjectiveSettings("mean", n=4)).score(SAMPLES)
+        == mean_reward(SAMPLES)
+        == pytest.approx((3 + 0.9) / 12)
+    )
 
 
 def test_one_try_of_one_sample_is_the_mean():
     single = [[s] for own in SAMPLES for s in own]
-    one = Objective(REWARD, "pass@k", n=1, k=1).score(single)
+    one = Objective(REWARD, ObjectiveSettings("pass@k", n=1, k=1)).score(single)
     assert one == pytest.approx(Objective(REWARD).score(single), rel=1e-15)
 
 
 def test_one_try_is_the_mean_whatever_n():
-    by_pass = Objective(REWARD, "pass@k", n=4, k=1).score(SAMPLES)
-    assert by_pass == pytest.approx(Objective(REWARD, "mean", n=4).score(SAMPLES))
+    by_pass = Objective(REWARD, ObjectiveSettings("pass@k", n=4, k=1)).score(SAMPLES)
+    assert by_pass == pytest.approx(Objective(REWARD, ObjectiveSettings("mean", n=4)).score(SAMPLES))
 
 
 def test_expected_best_is_the_mean_over_all_choices():
@@ -83,13 +89,13 @@ def test_expected_best_refuses_too_few_values():
 
 def test_a_reward_function_replaces_answer_and_format_in_pass_at_k():
     samples = [[sample(True, reward=r) for r in own] for own in ((0.5, 2.0), (0.0, 1.0))]
-    score = Objective(Reward(function="any:function"), "pass@k", n=2, k=2).score(samples)
+    score = Objective(Reward(function="any:function"), ObjectiveSettings("pass@k", n=2, k=2)).score(samples)
     assert score == (2.0 + 1.0) / 2
 
 
 def test_a_recipe_without_an_objective_draws_one_sample_for_the_mean():
     section = load_recipe("arithmetic/es", {}).objective
-    assert (section.kind, section.n, section.k) == ("mean", 1, 1)
+    assert section == ObjectiveSettings("mean", 1, 1)
 
 
 SMALL = (

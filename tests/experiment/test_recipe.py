@@ -128,6 +128,9 @@ def test_no_mistake_hides_another(text, says, tmp_path):
         ),
         ("method: {kind: es, 1: 2}", "F: method.1: unknown key for es"),
         ("method: {kind: es}\ntask: gsm8k", "F: task: 'gsm8k' — write a section, such as task: {name: …}"),
+        ("method: {kind: es}\nengine: vllm", "F: engine: 'vllm' — write a section, such as engine: {kind: …}"),
+        ("method: {kind: es}\nengine: {model: x}", "F: engine.model: unknown key"),
+        ("method: {kind: es}\ngrader: {workers: 2.0}", "F: grader.workers: 2.0 — input should be a valid integer"),
         (
             "method: {kind: es}\nprompt: {template: {a: [1]}}",
             "F: prompt.template.a: [1] — input should be a valid boolean or [1] — input should be a valid integer"

@@ -81,7 +81,7 @@ def test_a_grader_that_never_lets_go_of_its_interpreter_is_killed():
 
 def test_a_killed_grader_takes_its_own_processes_with_it(tmp_path):
     note = tmp_path / "child"
-    with pool("starts_a_child", Limits(1.5, 1)) as graders:
+    with pool("starts_a_child", Limits(1.5, workers=1)) as graders:
         [outcome] = graders.run([[str(note)]])
     assert outcome.failure == "timeout"
     child = Path(f"/proc/{note.read_text()}/status")
@@ -135,7 +135,7 @@ def interrupt(pool, selector, outcomes):
 
 
 def test_long_requests_and_answers_pass_whole():
-    with pool("spin", Limits(10, 1)) as graders:
+    with pool("spin", Limits(10, workers=1)) as graders:
         long = '\n"é\\' * 200_000
         assert graders.run([[long], [""]]) == [Outcome(long), Outcome("")]
 

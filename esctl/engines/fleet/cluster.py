@@ -164,7 +164,7 @@ def _refuse_crowd(spec: EngineSpec) -> None:
 
 def _threads(spec: EngineSpec, cores: int) -> int:
     """Threads of one engine: `engine.threads`, else OMP_NUM_THREADS, else an equal share of the cores."""
-    if spec.threads:
+    if spec.threads != "auto":
         return spec.threads
     level, _, _ = os.environ.get("OMP_NUM_THREADS", "").partition(",")  # OpenMP reads a list, one number per level
     if level.isdigit() and int(level) > 0:

@@ -314,7 +314,7 @@ def _kv_bytes(spec: EngineSpec, checkpoint: Checkpoint, dtype: torch.dtype) -> i
     None on a GPU: all that is free. The default always holds one longest sequence, also where ranks share a head.
     """
     ranks = spec.tensor_parallel
-    if spec.kv_memory is not None:
+    if spec.kv_memory != "auto":
         return int(spec.kv_memory * GIB) // ranks
     if torch.cuda.is_available():
         return None

@@ -8,7 +8,7 @@ Leaves what follows from their rewards to the trainers.
 """
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import torch
 
@@ -27,10 +27,13 @@ if TYPE_CHECKING:
 
 # Keys of a config by which a model does more to its logits than project its last state.
 RESCALED = ("final_logit_softcapping", "logits_scaling", "logit_scale")
+Precision = Literal["float32", "bfloat16"]  # of training's products
 KV_BESIDE = 2.0  # GiB of KV cache on a GPU that a trainer shares; alone, vLLM would take all that is free
 
 
-def open_policy(experiment: Experiment, precision: str) -> "tuple[PreTrainedModel, PolicyEngine]":
+def open_policy(
+    experiment: Experiment, precision: Literal["float32", "bfloat16"]
+) -> "tuple[PreTrainedModel, PolicyEngine]":
     """The recipe's model on the device, without dropout; UsageError for what a baseline would ignore.
 
     `engine.kind: vllm` draws with a copy of the policy in vLLM, and so does `auto` where vLLM is installed;
@@ -56,9 +59,9 @@ def open_policy(experiment: Experiment, precision: str) -> "tuple[PreTrainedMode
     return module.eval(), PolicyEngine(module, spec, products, server)
 
 
-def open_server(spec: EngineSpec, precision: str) -> Engine:
+def open_server(spec: EngineSpec, precision: Precision) -> Engine:
     """VLLM with a copy of the policy, in the dtype of training's products, leaving room on a GPU for the trainer."""
-    kv = KV_BESIDE if spec.kv_memory is None and torch.cuda.is_available() else spec.kv_memory
+    kv = KV_BESIDE if spec.kv_memory == "auto" and torch.cuda.is_available() else spec.kv_memory
     center = "host" if spec.center == "auto" else spec.center
     return open_engine(replace(spec, kind="vllm", dtype=precision, kv_memory=kv, center=center))
 
