@@ -194,6 +194,8 @@ def plan_text(recipe: Recipe) -> str:
         f"first prompt ({len(prompt.token_ids)} tokens, sha256 {experiment.prompt_sha256[:12]})": prompt.text,
         "cost": "\n".join(f"{key:22}{value}" for key, value in planned_costs(experiment).items()),
     }
+    if experiment.own_system_line:
+        sections["system line of the model's own template, since prompt.system is empty"] = experiment.own_system_line
     return "\n\n".join(f"── {name}\n{text}" for name, text in sections.items())
 
 

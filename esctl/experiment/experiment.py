@@ -30,8 +30,9 @@ from esctl.tasks.prompts import (
     prompt_sha256,
     refuse_long,
     render_all,
+    wording,
 )
-from esctl.tasks.tokenizer import load_tokenizer
+from esctl.tasks.tokenizer import load_tokenizer, own_system_line
 
 
 @dataclass(frozen=True)
@@ -134,6 +135,14 @@ class Experiment:
         """What the tokenizer is: vocabulary, rules and template."""
         parts = self.tokenizer.backend_tokenizer.to_str(), str(self.tokenizer.chat_template)
         return hashlib.sha256("\0".join(parts).encode()).hexdigest()
+
+    @cached_property
+    def own_system_line(self) -> str:
+        """The system line that the model's template writes by itself, where the prompt has none; else ""."""
+        words = wording(self.task, self.prompting, self.tokenizer)
+        if words.system or self.prompting.style != "chat":
+            return ""
+        return own_system_line(self.tokenizer, self.prompting.template)
 
     def check_prompt(self) -> None:
         """Refuse a tokenizer or a template that cannot ask a question of this model, without reading data."""

@@ -47,7 +47,8 @@ def load_recipe(source: str | None, overrides: Mapping[str, Plain], sets: Sequen
             mistakes.append(f"--set {item}: write key=value, such as --set method.sigma=0.001")
             continue
         try:
-            _assign(tree, key.strip(), cast(Plain, parse_yaml(text)), mistakes)
+            value = cast(Plain, parse_yaml(text)) if text.strip() else ""  # YAML would read an empty value as null
+            _assign(tree, key.strip(), value, mistakes)
         except ValueError as error:
             reason = str(error).removeprefix("line 1: ")
             mistakes.append(f"--set {item}: " + (f"{text!r} is not a YAML value" if "not YAML" in reason else reason))

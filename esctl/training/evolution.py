@@ -21,7 +21,7 @@ from esctl.runs.metrics import Metrics, Totals, all_metrics, cost_of, next_metri
 from esctl.runs.records import RunRecord, ScoreRecord
 from esctl.runs.replay import History, advance, replay, usable_scores
 from esctl.training.events import Evaluated, GenerationDone, Notice, Report
-from esctl.training.logbook import Logbook, sample_record
+from esctl.training.logbook import Logbook, doubts, sample_record
 
 
 class Training:
@@ -168,6 +168,8 @@ class Training:
         record = self.book.evaluate(split, n, step, cost_of(self._spent(step), self.engine.dim).rollouts)
         if record is not None:
             self.report(Evaluated(record))
+            for text in doubts(record):
+                self.report(Notice(text))
 
     def _spent(self, step: int) -> list[ScoreRecord]:
         return [r for r in self.scores if r.generation < step]

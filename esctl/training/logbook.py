@@ -83,6 +83,19 @@ class Logbook:
         return min(evals, key=lambda e: (-strict_share(e), e.step)).step
 
 
+def doubts(record: EvalRecord) -> list[str]:
+    """What a person should know of the base's evaluation before training goes on: that it solved nothing."""
+    counts = record.problems
+    if record.step or sum(counts.strict):
+        return []
+    right = sum(counts.flexible)
+    by_content = f", {right} of {sum(counts.n)} samples by content" if right else ""
+    return [
+        f"the base solves none of {len(counts.n)} {record.split} problems in the asked-for format{by_content}: rewards"
+        " may carry no signal; read its first prompt with --dry-run, or ease the task"
+    ]
+
+
 def sample_record(place: tuple[int, int, int], chosen: Split, problem: int, sample: Rewarded) -> SampleRecord:
     """One rollout of the problem at a place in `chosen`, to be read; `place` is its generation, round and member."""
     generation, round_, member = place

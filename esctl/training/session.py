@@ -88,6 +88,9 @@ def engine_of(experiment: Experiment, report: Report) -> Iterator[Engine]:
     spec = experiment.engine_spec()
     if spec.kind == "auto" and chosen_kind(spec.kind) == "transformers":
         report(Notice("vLLM is not installed, so transformers draws the rollouts, slower; `esctl doctor` says more"))
+    if experiment.own_system_line:
+        line = experiment.own_system_line[:80]
+        report(Notice(f"prompt.system is empty, so the model's chat template writes its own system line: {line!r}"))
     engine = open_engine(spec, lambda text: report(Notice(text)))
     try:
         yield engine

@@ -183,6 +183,14 @@ def test_flags_and_sets_reach_any_key_in_order():
 
 
 @pytest.mark.parametrize(
+    ("given", "system"),
+    [("", ""), (" ", ""), ('""', ""), ("''", ""), ("null", None), ("~", None), ("x", "x")],
+)
+def test_an_empty_value_is_an_empty_string(given, system):
+    assert load_recipe(None, {"method.kind": "es"}, [f"prompt.system={given}"]).prompt.system == system
+
+
+@pytest.mark.parametrize(
     ("item", "says"),
     [
         ("seed.deep=1", "seed.deep: seed is a value, not a section"),

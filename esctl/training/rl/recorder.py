@@ -20,7 +20,7 @@ from esctl.runs.files import append_lines, drop_torn_line, keep_lines
 from esctl.runs.metrics import Metrics, collapses
 from esctl.runs.records import Cost, RunRecord, SampleRecord
 from esctl.training.events import Evaluated, GenerationDone, Notice, Report
-from esctl.training.logbook import Logbook, sample_record
+from esctl.training.logbook import Logbook, doubts, sample_record
 from esctl.training.rl import Step, Trainer
 
 SHOWN = 16  # rollouts of a step that are stored to be read
@@ -143,6 +143,8 @@ class Recorder:
         record = self.book.evaluate(split, n, step, total_cost(self.metrics[:step]).rollouts)
         if record is not None:
             self.report(Evaluated(record))
+            for text in doubts(record):
+                self.report(Notice(text))
 
     def _keep_if_best(self) -> None:
         """Keep these weights where no earlier ones did better on validation; a checkpoint first, to lose neither."""
