@@ -4,9 +4,17 @@ Only `cli` prints these and turns them into exit codes: 2 for a mistake in what 
 the way, 130 after an interrupt.
 """
 
+import difflib
+from collections.abc import Iterable
 from pathlib import Path
 
 GO_ON = "nothing recorded is lost, and --resume goes on"  # the next step after a failure on the way
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """The end of a message about an unknown word: `, did you mean X?`, or nothing where no known word is close."""
+    close = difflib.get_close_matches(word, [*known], n=1)
+    return f", did you mean {close[0]}?" if close else ""
 
 
 def unwritable(path: Path, error: OSError) -> str:

@@ -3,7 +3,6 @@
 Leaves evaluating it to `evaluate`: what compares is an evaluation made here, never a number that came with the model.
 """
 
-import difflib
 import math
 import shutil
 from collections.abc import Mapping, Sequence
@@ -11,14 +10,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from esctl.engines.weights.center import Center
-from esctl.errors import UsageError
+from esctl.errors import UsageError, did_you_mean
 from esctl.experiment.experiment import Experiment, find_model
 from esctl.experiment.loading import dump_recipe, load_recipe, recipes
-from esctl.experiment.provenance import PACKAGES, git_state, version
+from esctl.experiment.provenance import PACKAGES, git_state, noise_here, version
 from esctl.experiment.recipe import EMBEDDED, Plain, Recipe
-from esctl.noise import cpu, spec
 from esctl.runs.directory import RunDir
-from esctl.runs.records import Base, Cost, NoiseRecord, Peak, RunRecord
+from esctl.runs.records import Base, Cost, Peak, RunRecord
 
 METHOD = "external"
 GIB = 2**30
@@ -52,9 +50,7 @@ def parse_costs(items: Sequence[str]) -> dict[str, float]:
     for item in items:
         key, _, text = item.partition("=")
         if key not in COSTS:
-            close = difflib.get_close_matches(key, COSTS, n=1)
-            hint = f", did you mean {close[0]}?" if close else ""
-            raise UsageError(f"--cost {item}: unknown cost{hint}; choose {', '.join(COSTS)}")
+            raise UsageError(f"--cost {item}: unknown cost{did_you_mean(key, COSTS)}; choose {', '.join(COSTS)}")
         if key in found:
             raise UsageError(f"--cost {item}: {key} is there twice; give each cost once")
         found[key] = _amount(item, text)
@@ -148,7 +144,7 @@ def _record(adoption: Adoption, experiment: Experiment, base_sha256: str, dim: i
         prompt_sha256=experiment.prompt_sha256,
         problems_sha256={},
         dim=dim,
-        noise=NoiseRecord(spec.VERSION, cpu.fingerprint()),
+        noise=noise_here(),
         status="finished",
         kept_generation=0,
         train=cost,

@@ -8,7 +8,6 @@ Leaves the loop to `train` and single evaluations to `evaluate`.
 """
 
 import dataclasses
-import difflib
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
@@ -20,9 +19,10 @@ import yaml
 from pydantic import BaseModel, TypeAdapter, ValidationError
 from pydantic_core import ErrorDetails
 
-from esctl.errors import RecipeError, RunError, UsageError
+from esctl.errors import RecipeError, RunError, UsageError, did_you_mean
 from esctl.experiment.recipe import ALL_METHODS, TRAINED, AnyMethod, Plain, Recipe
 from esctl.methods import METHODS
+from esctl.methods.checks import SettingError
 from esctl.runs.directory import RunDir
 from esctl.runs.plain_yaml import parse_yaml, read_yaml
 
@@ -84,8 +84,7 @@ def find_recipe(name: str) -> Path:
     """The file of a shipped recipe."""
     shipped = recipes()
     if name not in shipped:
-        close = difflib.get_close_matches(name, [*shipped], n=1)
-        hint = f"did you mean {close[0]}?" if close else "`esctl recipes ls` lists those that ship"
+        hint = did_you_mean(name, shipped).removeprefix(", ") or "`esctl recipes ls` lists those that ship"
         raise UsageError(f"recipe {name}: no such file and no shipped recipe; {hint}")
     return shipped[name]
 
@@ -148,9 +147,9 @@ def _parse_method(section: Plain) -> tuple[AnyMethod | None, list[str]]:
         return None, [f"method.kind: say which method: {', '.join(TRAINED)}"]
     kind, fields = str(section["kind"]), {str(k): v for k, v in section.items() if k != "kind"}
     if kind not in ALL_METHODS:
-        return None, [f"method.kind: unknown method {kind}{_did_you_mean(kind, TRAINED)}; choose {', '.join(TRAINED)}"]
+        return None, [f"method.kind: unknown method {kind}{did_you_mean(kind, TRAINED)}; choose {', '.join(TRAINED)}"]
     known = [f.name for f in dataclasses.fields(ALL_METHODS[kind])]
-    lines = [f"method.{k}: unknown key for {kind}{_did_you_mean(k, known)}" for k in fields if k not in known]
+    lines = [f"method.{k}: unknown key for {kind}{did_you_mean(k, known)}" for k in fields if k not in known]
     # YAML's `true` would pass as 1.
     numeric = {f.name for f in dataclasses.fields(ALL_METHODS[kind]) if f.type in (int, float)}
     lines += [f"method.{k}: {v} is no number" for k, v in fields.items() if k in numeric and isinstance(v, bool)]
@@ -170,12 +169,19 @@ def _built(method: type[AnyMethod], fields: Mapping[str, Plain]) -> tuple[AnyMet
         try:
             return TypeAdapter(method).validate_python(fields), lines
         except ValidationError as error:
-            named = _lines(error, "method")
-        lines += named
-        wrong = {line.split(":")[0].split(".")[1] for line in named}
+            lines += _lines(error, "method")
+            wrong = {_field(detail) for detail in error.errors()}
         if not wrong & fields.keys():
             return None, lines
         fields = {k: v for k, v in fields.items() if k not in wrong}
+
+
+def _field(detail: ErrorDetails) -> str:
+    """The field of a method that one of pydantic's errors is about; a method's own checks carry it."""
+    cause = detail.get("ctx", {}).get("error")
+    if isinstance(cause, SettingError):
+        return cause.key
+    return str(detail["loc"][0]) if detail["loc"] else ""
 
 
 def _validated(tree: "Mapping[str, Plain | AnyMethod]") -> tuple[Recipe | None, list[str]]:
@@ -212,7 +218,7 @@ def _mistake(detail: ErrorDetails, prefix: str) -> tuple[str, str]:
     path = [p for p in (prefix, *map(str, detail["loc"])) if (p.isidentifier() or p.isdigit()) and p not in PLAIN_TYPES]
     key, message = ".".join(path), detail["msg"].removeprefix("Value error, ")
     if detail["type"] in UNKNOWN_KEY:
-        return key, f"unknown key{_did_you_mean(path[-1], _keys_at(path[:-1]))}"
+        return key, f"unknown key{did_you_mean(path[-1], _keys_at(path[:-1]))}"
     if detail["type"] in NO_SECTION:
         return key, f"{detail['input']!r} — write a section, such as {key}: {{{_keys_at(path)[0]}: …}}"
     if detail["type"] == "value_error":  # our own checks name the field themselves
@@ -228,11 +234,6 @@ def _keys_at(path: Sequence[str]) -> list[str]:
     if dataclasses.is_dataclass(section):
         return [field.name for field in dataclasses.fields(section)]
     return list(section.model_fields) if isinstance(section, type) and issubclass(section, BaseModel) else []
-
-
-def _did_you_mean(word: str, known: Sequence[str] | Mapping[str, object]) -> str:
-    close = difflib.get_close_matches(word, list(known), n=1)
-    return f", did you mean {close[0]}?" if close else ""
 
 
 def read_recipe(run: RunDir) -> Recipe:

@@ -40,7 +40,7 @@ def new_record(experiment: Experiment, engine: Engine, method: str) -> RunRecord
         prompt_sha256=experiment.prompt_sha256,
         problems_sha256={name: experiment.split(name).sha256 for name in experiment.opened},
         dim=engine.dim,
-        noise=NoiseRecord(spec.VERSION, cpu.fingerprint()),
+        noise=noise_here(),
         engine=engine.description,
         versions={name: v for name in PACKAGES if (v := version(name))},
         git=git_state(),
@@ -63,6 +63,11 @@ def refuse_other_origin(run: RunDir, now: RunRecord) -> None:
             raise RunError(
                 f"{run.path}: {what} not as recorded ({old[:15]} then, {new[:15]} now); restore, or start another run"
             )
+
+
+def noise_here() -> NoiseRecord:
+    """The noise that seeds mean in this installation."""
+    return NoiseRecord(spec.VERSION, cpu.fingerprint())
 
 
 def noise_name(record: RunRecord) -> str:

@@ -7,9 +7,8 @@ from esctl.engines.weights.dtypes import BY_NAME
 from esctl.errors import RunError, UsageError
 from esctl.experiment.experiment import find_model
 from esctl.experiment.loading import read_recipe
-from esctl.noise import cpu, spec
+from esctl.experiment.provenance import noise_here
 from esctl.runs.directory import RunDir
-from esctl.runs.records import NoiseRecord
 from esctl.runs.replay import advance, replay
 
 
@@ -25,7 +24,7 @@ def export_step(run: RunDir, step: int, target: Path, dtype: str) -> None:
 def center_at(run: RunDir, step: int) -> Center:
     """θ after `step` generations, bit for bit as training had it: from the newest checkpoint before it, or from θ₀."""
     record, recipe = run.read_record(), read_recipe(run)
-    now = NoiseRecord(spec.VERSION, cpu.fingerprint())
+    now = noise_here()
     if record.noise != now:
         raise RunError(f"{run.path}: its seeds mean noise {record.noise}, but here {now}; use the esctl that wrote it")
     history = replay(recipe.evolution, recipe.seed, record.dim, run.read_scores(), run.scores)

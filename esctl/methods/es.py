@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
+from esctl.methods.checks import SettingError
 from esctl.methods.protocol import State
 from esctl.methods.shaping import SHAPINGS, Shaping, is_flat
 from esctl.noise.moves import EMPTY, Move, Round, member_seed
@@ -22,18 +23,18 @@ from esctl.noise.moves import EMPTY, Move, Round, member_seed
 def check_population(size: int, sigma: float, mirrored: bool, name: str = "population") -> None:
     """Refuse a population whose step is undefined; raises ValueError that names the field."""
     if size < 2:
-        raise ValueError(f"{name}: {size} is too few: z-scores of one score are undefined, use 2 or more")
+        raise SettingError(name, f"{size} is too few: z-scores of one score are undefined, use 2 or more")
     if mirrored and size % 2:
-        raise ValueError(f"{name}: {size} is odd, but mirrored pairs need an even number")
+        raise SettingError(name, f"{size} is odd, but mirrored pairs need an even number")
     if not sigma > 0:
-        raise ValueError(f"sigma: {sigma} must be above 0")
+        raise SettingError("sigma", f"{sigma} must be above 0")
 
 
 def check_sizes(**sizes: float) -> None:
     """Refuse a negative step or probe, which would silently reverse the direction; raises ValueError."""
     for name, size in sizes.items():
         if size < 0:
-            raise ValueError(f"{name}: {size} must not be negative")
+            raise SettingError(name, f"{size} must not be negative")
 
 
 @dataclass(frozen=True)

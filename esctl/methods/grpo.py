@@ -25,7 +25,7 @@ the weights or of the optimizer, whatever its momentum, weight decay and the KL 
 from dataclasses import dataclass
 from typing import Literal
 
-from esctl.methods.checks import check_counts, check_not_negative, check_rates
+from esctl.methods.checks import SettingError, check_counts, check_not_negative, check_rates
 
 
 @dataclass(frozen=True)
@@ -56,9 +56,9 @@ class GRPO:
         check_counts(epochs=self.epochs, microbatch=self.microbatch)
         check_rates(lr=self.lr, clip=self.clip, max_grad_norm=self.max_grad_norm)
         if self.samples < 2:
-            raise ValueError(f"samples: {self.samples} is too few: a group of one has no advantage, use 2 or more")
+            raise SettingError("samples", f"{self.samples} is too few: a group of one has no advantage, use 2 or more")
         if self.clip_high is not None and self.clip_high < self.clip:
-            raise ValueError(f"clip_high: {self.clip_high} must not be below clip, {self.clip}")
+            raise SettingError("clip_high", f"{self.clip_high} must not be below clip, {self.clip}")
         check_not_negative(
             kl=self.kl,
             warmup=self.warmup,

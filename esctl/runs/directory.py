@@ -7,7 +7,6 @@ Leaves what the files say to `records`, and what the numbers mean to those who w
 import errno
 import hashlib
 import os
-import shutil
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -16,10 +15,9 @@ from pathlib import Path
 import filelock
 
 from esctl.errors import RunError
-from esctl.faults import reach
 from esctl.runs.files import read_json, read_limited, read_lines, write_atomic, write_json
 from esctl.runs.plain_yaml import YAML_LIMIT
-from esctl.runs.records import EvalRecord, RunRecord, ScoreRecord, SharpnessRecord
+from esctl.runs.records import EvalRecord, RunRecord, ScoreRecord
 
 OWN_FOLDERS = ("samples", "weights", "checkpoints", "evals", "sharpness", "tensorboard")
 NO_LOCK = "ESCTL_NO_LOCK"  # an environment variable
@@ -141,10 +139,6 @@ class RunDir:
         """Every evaluation, checked; a damaged one is named."""
         return [read_json(p, EvalRecord) for p in self.eval_files()]
 
-    def read_sharpness(self) -> list[SharpnessRecord]:
-        """Every sharpness measurement, checked."""
-        return [read_json(p, SharpnessRecord) for p in sorted(self.sharpness.glob("*.json"))]
-
 
 def sha256_of(data: bytes) -> str:
     """The hash by which a run knows a file."""
@@ -205,14 +199,3 @@ def _folders(path: Path, problems: list[str]) -> Iterator[Path]:
             ]
         folders.sort()
         yield folder
-
-
-def replace_folder(path: Path, built: Path) -> None:
-    """Put a finished folder in the place of another; a reader finds one of them, or for an instant none."""
-    old = path.with_name(f".{path.name}.old")
-    shutil.rmtree(old, ignore_errors=True)
-    if path.exists():
-        path.rename(old)
-    reach("mid-rename")
-    built.rename(path)
-    shutil.rmtree(old, ignore_errors=True)

@@ -10,13 +10,12 @@ grading/  what an answer is and equals, rewards, and the worker processes
 A new task is one file and one entry of `TASKS`. May import the ground alone.
 """
 
-import difflib
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Protocol
 
-from esctl.errors import TaskError, UsageError
+from esctl.errors import TaskError, UsageError, did_you_mean
 from esctl.settings import Count, Positive, Share
 
 TRAIN, VALIDATION, TEST = "train", "validation", "test"
@@ -154,9 +153,7 @@ EMBEDDED = ("arithmetic", "tiny-countdown")  # their problems are generated
 def open_task(spec: TaskSpec) -> Task:
     """A task by name, without reading its problems; raises UsageError where the name or the settings are wrong."""
     if spec.name not in TASKS:
-        close = difflib.get_close_matches(spec.name, TASKS, n=1)
-        hint = f", did you mean {close[0]}?" if close else ""
-        raise UsageError(f"task.name: no task {spec.name}{hint}; choose {', '.join(TASKS)}")
+        raise UsageError(f"task.name: no task {spec.name}{did_you_mean(spec.name, TASKS)}; choose {', '.join(TASKS)}")
     if spec.name in EMBEDDED and spec.data is not None:
         raise UsageError(f"task.data: {spec.name} makes its own problems; leave --data out")
     named = [column for column, name in asdict(spec.columns).items() if name is not None]

@@ -145,19 +145,23 @@ class Training:
         self.metrics.append(metrics)
         append_lines(self.run.metrics, [metrics])
         spent = self.totals.spent
-        self.book.write(replace(self.book.record, generation=self.state.generation, train=spent))
+        self._record_progress()
         seconds, tokens = spent.seconds, spent.generated_tokens
         left = self.book.seconds_left(self.state.generation)
         self.report(GenerationDone(metrics, self.recipe.generations, tokens / max(seconds, 1e-9), left))
         for text in warnings(self.metrics):
             self.report(Notice(text))
 
+    def _record_progress(self) -> None:
+        record = replace(self.book.record, generation=self.state.generation, train=self.totals.spent)
+        self.book.write(replace(record, non_finite=sum(r.score is None for r in self.scores)))
+
     def _rewrite_metrics(self) -> None:
         """A kill can leave scores without their metrics, and uncounted in the record; both follow from the scores."""
         self.totals, self.metrics = all_metrics(self.scores, self.moves, self.engine.dim)
         self.run.metrics.unlink(missing_ok=True)
         append_lines(self.run.metrics, self.metrics)
-        self.book.write(replace(self.book.record, generation=self.state.generation, train=self.totals.spent))
+        self._record_progress()
 
     def _evaluate_if_due(self) -> None:
         step = self.state.generation

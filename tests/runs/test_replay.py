@@ -8,7 +8,7 @@ import pytest
 from esctl.errors import RunError
 from esctl.methods.es import ES
 from esctl.methods.essam import ESSAM
-from esctl.runs.metrics import all_metrics, next_metrics, warnings
+from esctl.runs.metrics import KEYS, all_metrics, next_metrics, warnings
 from esctl.runs.records import ScoreRecord
 from esctl.runs.replay import replay, usable_scores
 
@@ -121,3 +121,9 @@ def test_no_signal_is_said_after_three_generations_and_not_before():
     _, metrics = all_metrics(records, moves, DIM)
     assert warnings(metrics[:2]) == []
     assert warnings(metrics) == ["no signal: every member scored 0.3 for 3 generations; raise sigma or ease the task"]
+
+
+def test_every_metric_of_a_generation_is_explained_and_every_explained_one_is_written():
+    records = history_of(2, 2, 4)
+    _, metrics = all_metrics(records, replay(ESSAM(population=4), 0, DIM, records, SCORES).moves, DIM)
+    assert [m.keys() for m in metrics] == [KEYS.keys()] * 2

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from esctl.errors import RunError
-from esctl.runs.directory import RunDir, find_runs, replace_folder
+from esctl.runs.directory import RunDir, find_runs
 from esctl.runs.files import (
     adapter,
     append_lines,
@@ -130,14 +130,6 @@ def test_a_kill_before_the_rename_leaves_the_old_file(tmp_path):
     write_atomic(path, b"newer")  # what the kill left beside it is in nobody's way
     assert path.read_bytes() == b"newer"
     assert [p.name for p in tmp_path.iterdir()] == ["run.json"]
-
-
-def test_a_folder_is_replaced_whole(tmp_path):
-    for name in ("weights", "built"):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / name).touch()
-    replace_folder(tmp_path / "weights", tmp_path / "built")
-    assert [p.relative_to(tmp_path).as_posix() for p in tmp_path.rglob("*")] == ["weights", "weights/built"]
 
 
 def test_the_lock_excludes_a_second_process_and_dies_with_the_first(tmp_path):
