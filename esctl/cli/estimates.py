@@ -19,8 +19,6 @@ from esctl.engines import GIB
 from esctl.experiment.estimates.memory import (
     DTYPES,
     ITEMSIZE,
-    PUBLISHED_GIB,
-    PUBLISHED_MODEL,
     WORK,
     Architecture,
     Footprint,
@@ -101,13 +99,6 @@ def _sums_tree(sums: Sums) -> dict[str, float]:
 MEBI = 2**20
 
 
-PUBLISHED = "published for an 8B model"
-NOTE = (
-    "published: PPO 314.44 GiB, ESSAM 18 and 10 times below PPO and GRPO on average (arXiv 2602.01003). The"
-    "\nremainder is what no state explains: activations, 16-bit copies of weights under autocast, KV cache, workspace."
-)
-
-
 def memory_table(arch: Architecture, setting: Setting, prints: Sequence[Footprint]) -> str:
     """One column per method; bytes by purpose, their sum, bytes per parameter, and the KV cache apart."""
     unit, name = (GIB, "GiB") if max(p.total for p in prints) >= 4 * GIB else (MEBI, "MiB")
@@ -120,10 +111,8 @@ def memory_table(arch: Architecture, setting: Setting, prints: Sequence[Footprin
     rows.append(["  of it beside the model", *(_bytes_cell(p.device, unit) for p in prints)])
     rows.append(["bytes per parameter", *(f"{p.total / arch.parameters:.1f}" for p in prints)])
     rows.append(["  states beside the model", *(f"{_device_states(p) / arch.parameters:.1f}" for p in prints)])
-    rows += published_rows(arch, prints) if unit == GIB else []
     rows.append([f"KV cache, {setting.rollouts} sequences, apart", *(_bytes_cell(p.kv, unit) for p in prints)])
-    notes = [NOTE] if any(row[0] == PUBLISHED for row in rows) else []
-    return "\n".join([memory_title(arch, setting), *(line.rstrip() for line in aligned(rows, left=1)), *notes])
+    return "\n".join([memory_title(arch, setting), *(line.rstrip() for line in aligned(rows, left=1))])
 
 
 def memory_title(arch: Architecture, setting: Setting) -> str:
@@ -133,17 +122,6 @@ def memory_title(arch: Architecture, setting: Setting) -> str:
         f"{arch.name}: {arch.parameters:,} parameters; {setting.dtype},"
         f" micro-batch {setting.batch} × {setting.seq} tokens, {how}; by formula, nothing was loaded"
     )
-
-
-def published_rows(arch: Architecture, prints: Sequence[Footprint]) -> Iterator[list[str]]:
-    """For an 8B model: the published figures, and what of them no state explains."""
-    if not PUBLISHED_MODEL[0] <= arch.parameters <= PUBLISHED_MODEL[1]:
-        return
-    known = [PUBLISHED_GIB.get(p.method) for p in prints]
-    yield [PUBLISHED, *("" if k is None else f"{k:.1f}" for k in known)]
-    rest = [None if k is None else k - _device_states(p) / GIB for k, p in zip(known, prints, strict=True)]
-    yield ["  remainder over the states", *("" if r is None else f"{r:.1f}" for r in rest)]
-    yield ["  estimated above of it", *(_bytes_cell(p.work, GIB) for p in prints)]
 
 
 def runs_table(runs: Sequence[Measured]) -> str:

@@ -1,10 +1,6 @@
-"""What a recipe may say: YAML plus `--set` becomes a frozen Recipe, or every mistake at once.
+"""Recipes as files: YAML and `--set` become a Recipe, or every mistake at once; a Recipe becomes YAML again.
 
-Leaves what a method does to `methods` and what a task is to `tasks`; never loads a model or data.
-
-One command's work on one run: open or continue its directory, start the engine, record who ran what on what.
-
-Leaves the loop to `train` and single evaluations to `evaluate`.
+`recipe` is the schema. Opening what a recipe names is `experiment`.
 """
 
 import dataclasses

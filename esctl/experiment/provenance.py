@@ -1,9 +1,4 @@
-"""How much memory a run has held at most, in all its processes: host, device, and the KV cache apart.
-
-One command's work on one run: open or continue its directory, start the engine, record who ran what on what.
-
-Leaves the loop to `train` and single evaluations to `evaluate`.
-"""
+"""Who made a run, from what, with which code: what `run.json` records, and what a resumed run must agree with."""
 
 import importlib.metadata
 import subprocess

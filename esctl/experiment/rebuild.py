@@ -1,4 +1,4 @@
-"""Weights of any generation, rebuilt from the recipe and the recorded scores: no engine, no training."""
+"""The weights of any generation, rebuilt from the recipe and the recorded scores: no engine, no training."""
 
 from pathlib import Path
 

@@ -1,6 +1,6 @@
-"""What a recipe may say: YAML plus `--set` becomes a frozen Recipe, or every mistake at once.
+"""The schema of a recipe: every key, its type, its default, and which keys fit each other.
 
-Leaves what a method does to `methods` and what a task is to `tasks`; never loads a model or data.
+The sections that a room reads are frozen dataclasses of that room. Reading and writing YAML is `loading`.
 """
 
 from collections.abc import Iterator

@@ -1,7 +1,6 @@
-"""What is in a run directory: names, lock, atomic writes, typed readers.
+"""A run directory: the names of its files, its lock, and a typed reader for each file.
 
-Leaves what the files say to `records`, and what the numbers mean to those who write and read them. No torch here:
-`compare` reads runs on any laptop.
+`records` is the schema of the files, `files` how they are read and written. No torch here: `compare` runs on a laptop.
 """
 
 import errno

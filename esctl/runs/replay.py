@@ -1,6 +1,6 @@
 """From recorded scores back to states, moves and weights: the scores are the whole history of a run.
 
-Leaves evaluating new candidates to `train`. Replaying needs no engine: a run of some kilobytes becomes weights again.
+Replaying needs no engine, so a run of some kilobytes becomes weights again. New candidates are evaluated in `training`.
 """
 
 from collections.abc import Sequence

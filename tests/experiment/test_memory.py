@@ -8,11 +8,10 @@ import pytest
 from miniature import RECORD, evaluation, write_base, write_run
 
 from esctl.assets import tiny_model_path
-from esctl.cli.estimates import center_text, memory_json, memory_table, runs_table, served_text
+from esctl.cli.estimates import center_text, memory_json, runs_table, served_text
 from esctl.engines import GIB
 from esctl.errors import RunError, UsageError
 from esctl.experiment.estimates.memory import (
-    PUBLISHED_GIB,
     Architecture,
     Footprint,
     Setting,
@@ -35,6 +34,8 @@ SIZES = {
 }
 SHARED = {"hidden_size": 4096, "num_attention_heads": 32, "num_key_value_heads": 8, "head_dim": 128}
 TRUE_SIZE = {"llama": 8_030_261_248, "qwen3": 8_190_735_360}  # as their model cards count them
+# ESSAM (Sun et al. 2026, arXiv 2602.01003): PPO on an 8B model; ESSAM is 18 times below it and 10 times below GRPO.
+PUBLISHED_GIB = {"ppo": 314.44, "grpo": 314.44 / 18 * 10, "essam": 314.44 / 18}
 PUBLISHED_SETTING = Setting("bf16", seq=1024, batch=4, checkpointing=True)
 
 
@@ -117,16 +118,6 @@ def test_published_memory_of_an_8b_model_is_explained(eight_billion):
     ratio = {m: footprint(m, arch, PUBLISHED_SETTING).device for m in NAMES}
     assert 16 < ratio["ppo"] / ratio["essam"] < 24
     assert 10 < ratio["grpo"] / ratio["essam"] < 14
-
-
-def test_the_table_names_the_remainder_of_an_8b_model_and_of_no_other(eight_billion):
-    _, arch = eight_billion
-    prints = [footprint(m, arch, PUBLISHED_SETTING) for m in ("essam", "ppo")]
-    text = memory_table(arch, PUBLISHED_SETTING, prints)
-    assert "314.4" in text
-    assert "remainder over the states" in text
-    assert "activations" in text.splitlines()[-1]
-    assert "published" not in memory_table(replace(arch, parameters=10**9), PUBLISHED_SETTING, prints)
 
 
 def test_parameters_of_tied_models_are_counted_once(tiny_qwen2, tiny_llama):

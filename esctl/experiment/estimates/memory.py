@@ -1,10 +1,6 @@
-"""What each method must hold in memory, by formula from a model's config: no weight is loaded or allocated.
+"""What each method holds in memory, by formula from a model's config, and what runs held beside it.
 
-Leaves what a run really held to `peak` and `bench`; the formulas are stated and checked in docs/memory.md.
-
-`esctl memory` as text and JSON: methods side by side, published figures beside them, and runs beside their formula.
-
-Leaves the formulas to `memory`, and what a run held to its `run.json`.
+No weight is loaded or allocated. docs/memory.md states the formulas and how they were checked.
 """
 
 import math
@@ -17,14 +13,13 @@ from esctl.engines.weights import dtypes
 from esctl.errors import EngineError, RunError, UsageError
 from esctl.experiment.loading import read_recipe
 from esctl.experiment.recipe import Recipe
-from esctl.methods import BASELINES, METHODS
+from esctl.methods import BASELINES, METHODS, PPO
 from esctl.runs.directory import RunDir, find_runs
 from esctl.runs.records import Peak, RunRecord
 
 FP32 = 4  # bytes; master weights, gradients, Adam's moments, centers
 ITEMSIZE = {dtype.short: dtype.itemsize for dtype in dtypes.DTYPES}
 DTYPES = {dtype.name: dtype.short for dtype in dtypes.DTYPES}  # from the names in a recipe
-LOGIT_CHUNK = 1024  # tokens, the default of PPO's `logit_chunk`
 TILE = (4096, 32768)  # tokens and vocabulary of the logits that TRL's GRPO computes at once
 # What lies in host memory where the served weights lie on a GPU: the center, unless it is to lie there too. Then it has
 # a mirror on the host, which files and hashes are made of.
@@ -33,15 +28,6 @@ HOST = ("center", "probe", "scratch")
 COPY_HOST = ("center of the copy",)  # of RL: the copy in vLLM is written from a center, as candidates are
 MIRROR = "mirror of the center"
 WORK = ("activations", "cast weights")  # an estimate; every other purpose is exact
-
-# ESSAM (Sun et al. 2026, arXiv 2602.01003): PPO on an 8B model, and by how much ESSAM lies below it and below GRPO.
-PUBLISHED_PPO_GIB, BELOW_PPO, BELOW_GRPO = 314.44, 18, 10
-PUBLISHED_GIB = {
-    "ppo": PUBLISHED_PPO_GIB,
-    "grpo": PUBLISHED_PPO_GIB / BELOW_PPO * BELOW_GRPO,
-    "essam": PUBLISHED_PPO_GIB / BELOW_PPO,
-}
-PUBLISHED_MODEL = (7.5e9, 8.5e9)  # what "8B" is taken to mean, in parameters
 
 
 @dataclass(frozen=True)
@@ -224,7 +210,7 @@ def logit_bytes(method: str, arch: Architecture, setting: Setting) -> int:
     """
     tokens = setting.batch * setting.seq
     if method == "ppo":
-        return 4 * FP32 * min(LOGIT_CHUNK, tokens) * arch.vocabulary
+        return 4 * FP32 * min(PPO.logit_chunk, tokens) * arch.vocabulary
     tile = min(TILE[0], tokens) * min(TILE[1], arch.vocabulary)
     return tile * (setting.itemsize + (7 * FP32 + 1 if setting.cpu else 0))
 
@@ -242,9 +228,6 @@ def backward_bytes(arch: Architecture, setting: Setting) -> int:
     inputs = FP32 * h * arch.layers
     saved = inputs + layer if setting.checkpointing else layer * arch.layers
     return setting.batch * setting.seq * (saved + FP32 * 3 * h)  # and the last norm
-
-
-ROWS = 128  # sequences that the reference engine generates at once
 
 
 @dataclass(frozen=True)
@@ -283,6 +266,8 @@ def _measured(run: RunDir) -> Measured:
 
 def run_setting(recipe: Recipe, record: RunRecord) -> Setting:
     """The setting that a run trained in: its dtype, its mean prompt with the longest completion."""
+    from esctl.engines.sampler import ROWS
+
     on_device = record.peak_bytes.device > 0
     dtype = DTYPES.get(recipe.engine.dtype, "bf16" if on_device else "fp32")
     seq = record.train.prompt_tokens // record.train.rollouts + recipe.sampling.max_tokens

@@ -1,11 +1,9 @@
 """How much of a candidate, a probe and a step the serving dtype realises, by class of tensor; no forward pass.
 
-Leaves what a method asks for to `methods`, the center to `engines.center`, and what is printed to `precision_text`.
-
 A move asks for Σ = Σᵢ cᵢεᵢ. What is served moves by cast(fl(θ + Σ)) − cast(θ), rounded once to nearest even, as in
 every engine. With both as vectors over the weights of a class, the cosine says how much of the direction is left, and
-the ratio of norms how much of the length. A step is not lost where it is not served: θ keeps it in fp32, and later
-steps add to it. A candidate is: its score is that of what was served.
+the ratio of norms how much of the length. A step that is not served is not lost: θ keeps it in fp32, and later
+steps add to it. What is not served of a candidate is lost: its score is that of what was served.
 """
 
 import math
