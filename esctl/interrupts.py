@@ -22,6 +22,7 @@ class _Request:
     """Whether the process was asked to end, and that nobody has taken the request yet."""
 
     pending = False
+    last_words = False  # the process ends now: later signals are ignored until it is gone
 
 
 def check() -> None:
@@ -42,6 +43,11 @@ def taken() -> None:
         signal.setitimer(signal.ITIMER_REAL, 0)
 
 
+def ignore_more() -> None:
+    """Ignore further signals until the process is gone: they must not change how it ends."""
+    _Request.last_words = True
+
+
 @contextmanager
 def listening() -> Iterator[None]:
     """Answer the signals inside, before engines or jobs start; put the handlers back in the end.
@@ -54,7 +60,7 @@ def listening() -> Iterator[None]:
         return
     before = {number: signal.getsignal(number) for number in (*SIGNALS, signal.SIGALRM)}
     report = sys.unraisablehook
-    _Request.pending = False
+    _Request.pending = _Request.last_words = False
 
     def raise_dropped(dropped: "sys.UnraisableHookArgs") -> None:
         """Raise an interrupt again that a destructor dropped; report any other exception as before."""
@@ -73,7 +79,8 @@ def listening() -> Iterator[None]:
         taken()
         sys.unraisablehook = report
         for number, handler in before.items():
-            signal.signal(number, handler if handler is not None else signal.SIG_DFL)
+            ignored = _Request.last_words and number in SIGNALS
+            signal.signal(number, signal.SIG_IGN if ignored or handler is None else handler)
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:

@@ -1,6 +1,6 @@
 """The command line: flags, help, printing, exit codes. The only room that prints or exits.
 
-app        the app and shared options;  progress: the live line of a run
+app        the app, shared options, interrupts;  output: the one place that prints;  progress: the live line of a run
 train      train, sweep, reproduce;  evaluate: eval, passk, sharpness, memory, precision, adopt
 inspect    compare, show, export, recipes, doctor;  models: chat models from a package index
 estimates  the text of a dry run, of memory and of precision;  texts: of measurements
@@ -9,7 +9,7 @@ show, doctor   what these commands print
 Every slow import is inside its command, so that help is instant and `compare` needs no torch. May import every room.
 """
 
-import io
+import errno
 import os
 import sys
 from typing import Annotated
@@ -17,43 +17,52 @@ from typing import Annotated
 import typer
 from typer.core import TyperGroup
 
-from esctl import __version__
+from esctl import __version__, interrupts
 from esctl.cli import train  # noqa: F401  each adds its commands; the help has this order
 
 from esctl.cli import evaluate  # isort: skip  # noqa: F401
 from esctl.cli import inspect  # isort: skip  # noqa: F401
 from esctl.cli import models  # isort: skip  # noqa: F401
-from esctl.cli.app import app, out
-from esctl.errors import EsctlError
+from esctl.cli.app import app, interruptible
+from esctl.cli.output import complain, out, prepare_streams, reader_left
+from esctl.errors import EsctlError, Interrupted
 
 
 def main() -> None:
     """Run the command line; a known failure is one line and an exit code, never a traceback."""
     os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # read when torch is imported
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="replace")  # a terminal without Unicode shows ? for θ, and no traceback
+    prepare_streams()
+    with interrupts.listening():
+        code = _exit_code()
+        if code == Interrupted.exit_code:
+            interrupts.ignore_more()
+    sys.exit(code)
+
+
+def _exit_code() -> int | None:
     try:
-        code = app(standalone_mode=False)
+        with interruptible():
+            return app(standalone_mode=False)  # type: ignore[no-any-return]
     except typer.TyperException as error:  # an unknown flag or a wrong value; no text where help was printed instead
         if error.format_message():
-            print(f"esctl: {error.format_message().rstrip('.')}; `{_help()}` lists what there is", file=sys.stderr)
-        sys.exit(error.exit_code)
+            complain(f"{error.format_message().rstrip('.')}; `{_help()}` lists what there is")
+        return error.exit_code
     except EsctlError as error:
-        print("\n".join(f"esctl: {line}" for line in str(error).splitlines()), file=sys.stderr)
-        sys.exit(error.exit_code)
+        complain(str(error))
+        return error.exit_code
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(1)
+        reader_left()
+        return 1
     except OSError as error:
-        if error.filename is None:  # not about a file that was named, so not a known failure
-            raise
-        print(
-            f"esctl: {error.filename}: {error.strerror}; check the path, its permissions and the disk", file=sys.stderr
-        )
-        sys.exit(1)
-    sys.exit(code)
+        if error.filename is not None:
+            complain(f"{error.filename}: {error.strerror}; check the path, its permissions and the disk")
+        elif error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EIO):  # help that could not be printed, for one
+            reader_left()
+            complain(f"an output cannot be written ({error.strerror}); free space, or print elsewhere")
+        else:
+            raise  # not about a file that was named, so not a known failure
+        return 1
 
 
 def _help() -> str:

@@ -7,23 +7,29 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from esctl.cli.app import (
+    MEASURE,
+    READ,
+    AsJson,
     BaseRun,
     Data,
     EngineKind,
     FirstProblems,
+    Model,
     OneTask,
     Sets,
+    SettingSource,
     SplitName,
     Step,
     TargetArgument,
     Tasks,
     app,
-    out,
-    progress,
+    given,
+    interruptible,
+    read_dtype,
     read_ks,
     read_temperatures,
 )
-from esctl.errors import EsctlError
+from esctl.cli.output import out, progress
 
 if TYPE_CHECKING:
     from esctl.evaluation.evaluate import StoredEvaluation
@@ -32,10 +38,15 @@ if TYPE_CHECKING:
     from esctl.experiment.recipe import Plain
 
 
-@app.command("eval")
+BY_SIZE = "by the number of weights"
+
+
+@app.command(
+    "eval", rich_help_panel=MEASURE, epilog="Example: esctl eval runs/es-arithmetic-s0; then esctl compare runs"
+)
 def evaluate_command(
     target: TargetArgument,
-    recipe: Annotated[str | None, typer.Option(help="Take task, prompt and sampling from this recipe.")] = None,
+    recipe: SettingSource = None,
     task: Tasks = None,
     data: Data = None,
     split: SplitName = "test",
@@ -55,7 +66,7 @@ def evaluate_command(
     out(f"stored in {found[0].folder}")
 
 
-@app.command()
+@app.command(rich_help_panel=MEASURE, epilog="Example: esctl passk embedded --k 1,8 --samples 16 -n 64")
 def passk(
     target: TargetArgument,
     k: Annotated[str, typer.Option("--k", help="Numbers of tries, separated by commas.")] = "1,8,64",
@@ -67,10 +78,15 @@ def passk(
     ] = None,
     top_p: Annotated[float, typer.Option(help="Nucleus of the samples.")] = 0.95,
     noise: Annotated[
-        float | None, typer.Option(metavar="SIGMA", help="Draw each sample from other weights: θ + σε.")
+        float | None,
+        typer.Option(
+            metavar="SIGMA",
+            help="Draw each sample from other weights: θ + σε.",
+            show_default="none: the weights as they are",
+        ),
     ] = None,
     seed: Annotated[int, typer.Option(help="Seed of the samples; equal for all models.")] = 0,
-    recipe: Annotated[str | None, typer.Option(help="Take task, prompt and sampling from this recipe.")] = None,
+    recipe: SettingSource = None,
     task: Tasks = None,
     data: Data = None,
     split: SplitName = "test",
@@ -79,7 +95,7 @@ def passk(
     engine: EngineKind = None,
     run: BaseRun = None,
     sets: Sets = None,
-    as_json: Annotated[bool, typer.Option("--json", metavar="", help="The same as JSON.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Unbiased pass@k, coverage and diversity from n samples per problem; what is stored is not drawn again."""
     from esctl.cli import texts
@@ -94,17 +110,25 @@ def passk(
     out(texts.passk_json(reports) if as_json else f"{texts.passk_text(reports)}\n\nstored in {found[0].folder}")
 
 
-@app.command()
+@app.command(rich_help_panel=MEASURE, epilog="Example: esctl sharpness embedded --seeds 2 -n 64")
 def sharpness(
     target: TargetArgument,
-    sigmas: Annotated[str | None, typer.Option(metavar="S,…", help="Noise scales of the average.")] = None,
-    seeds: Annotated[int | None, typer.Option(help="Noise seeds for each.")] = None,
-    members: Annotated[int | None, typer.Option(help="Candidates of the fresh ES estimate.")] = None,
-    sigma: Annotated[float | None, typer.Option(help="Noise scale of the estimate.")] = None,
-    rho: Annotated[float | None, typer.Option(help="A step of scale 1 has norm ρ√(d/N).")] = None,
-    scales: Annotated[str | None, typer.Option(metavar="C,…", help="Lengths of the steps, in units of that.")] = None,
-    directions: Annotated[int | None, typer.Option(help="Random directions beside the estimate.")] = None,
-    recipe: Annotated[str | None, typer.Option(help="Take task, prompt and sampling from this recipe.")] = None,
+    sigmas: Annotated[
+        str | None, typer.Option(metavar="S,…", help="Noise scales of the average.", show_default=BY_SIZE)
+    ] = None,
+    seeds: Annotated[int | None, typer.Option(help="Noise seeds for each.", show_default=BY_SIZE)] = None,
+    members: Annotated[
+        int | None, typer.Option(help="Candidates of the fresh ES estimate.", show_default=BY_SIZE)
+    ] = None,
+    sigma: Annotated[float | None, typer.Option(help="Noise scale of the estimate.", show_default=BY_SIZE)] = None,
+    rho: Annotated[float | None, typer.Option(help="A step of scale 1 has norm ρ√(d/N).", show_default=BY_SIZE)] = None,
+    scales: Annotated[
+        str | None, typer.Option(metavar="C,…", help="Lengths of the steps, in units of that.", show_default=BY_SIZE)
+    ] = None,
+    directions: Annotated[
+        int | None, typer.Option(help="Random directions beside the estimate.", show_default=BY_SIZE)
+    ] = None,
+    recipe: SettingSource = None,
     task: OneTask = None,
     data: Data = None,
     split: SplitName = "test",
@@ -113,7 +137,7 @@ def sharpness(
     engine: EngineKind = None,
     run: BaseRun = None,
     sets: Sets = None,
-    as_json: Annotated[bool, typer.Option("--json", metavar="", help="The measurement as it is stored.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """How fast the score falls around the weights: under noise, against an ES estimate, at random. Forward passes only.
 
@@ -127,11 +151,9 @@ def sharpness(
     grids = numbers("--sigmas", sigmas), numbers("--scales", scales)
     options = SharpnessOptions(split, n, grids[0], seeds, members, sigma, rho, grids[1], directions)
     setting = _setting(recipe, data, engine) | ({} if task is None else {"task.name": task})
-    with EvaluationDisplay(progress()) as display:
-        try:
-            found = measure_sharpness(TargetRequest(target, setting, sets or [], run, step), options, display)
-        except KeyboardInterrupt:
-            raise EsctlError("interrupted; candidates read are kept, go on with the same command") from None
+    kept = "measured candidates are kept: the same command goes on"
+    with interruptible(kept), EvaluationDisplay(progress()) as display:
+        found = measure_sharpness(TargetRequest(target, setting, sets or [], run, step), options, display)
     text = texts.sharpness_json(found.record) if as_json else texts.sharpness_text(found.record, found.dim)
     out(text if as_json else f"{text}\n\nstored in {found.folder}")
 
@@ -139,8 +161,7 @@ def sharpness(
 def _setting(recipe: str | None, data: str | None, engine: str | None) -> "dict[str, Plain]":
     from esctl.evaluation.target import sections
 
-    flags = {"task.data": data, "engine.kind": engine}
-    return {**sections(recipe), **{key: value for key, value in flags.items() if value is not None}}
+    return {**sections(recipe), **given({"task.data": data, "engine.kind": engine})}
 
 
 def _evaluate(
@@ -150,51 +171,56 @@ def _evaluate(
     from esctl.evaluation.evaluate import evaluate
     from esctl.evaluation.sampling import GREEDY
 
-    with EvaluationDisplay(progress()) as display:
-        try:
-            return evaluate(request, task.split(",") if task else [], split, n, wanted or [GREEDY], display)
-        except KeyboardInterrupt:
-            raise EsctlError("interrupted; finished chunks are kept, go on with the same command") from None
+    tasks = task.split(",") if task else []
+    kept = "finished chunks are kept: the same command goes on"
+    with interruptible(kept), EvaluationDisplay(progress()) as display:
+        return evaluate(request, tasks, split, n, wanted or [GREEDY], display)
 
 
-@app.command()
+@app.command(rich_help_panel=MEASURE, epilog="Example: esctl memory --model embedded --dtype float32")
 def memory(
-    runs: Annotated[list[Path] | None, typer.Argument(metavar="RUN", help="Runs whose measured peaks to show.")] = None,
+    runs: Annotated[
+        list[Path] | None,
+        typer.Argument(metavar="RUN", help="Runs whose measured peaks to show.", show_default="none: by formula"),
+    ] = None,
     model: Annotated[str, typer.Option(help="embedded, a folder, or a hub id; only its config is read.")] = "embedded",
     methods: Annotated[str, typer.Option(help="By commas, of es, essam, essam-f, grpo, ppo.")] = "es,essam,grpo,ppo",
-    dtype: Annotated[str, typer.Option(help="Of served weights and activations: bf16, fp16 or fp32.")] = "bf16",
+    dtype: Annotated[
+        str, typer.Option(help="Of served weights and activations: bfloat16, float16 or float32.")
+    ] = "bfloat16",
     seq: Annotated[int, typer.Option(help="Tokens of prompt and completion.")] = 1024,
     batch: Annotated[int, typer.Option(help="Sequences in a micro-batch.")] = 8,
-    rollouts: Annotated[int, typer.Option(help="Sequences in the KV cache, which stands apart.")] = 64,
+    rollouts: Annotated[int, typer.Option(help="Sequences in the KV cache, which is listed apart.")] = 64,
     checkpointing: Annotated[bool, typer.Option("--checkpointing", metavar="", help="Gradient checkpointing.")] = False,
     reference: Annotated[
         bool, typer.Option(metavar="", help="A frozen reference for the KL term of GRPO and PPO.")
     ] = True,
-    center: Annotated[str, typer.Option(help="Where an fp32 center lies: host, or device, beside the model.")] = "host",
+    center: Annotated[str, typer.Option(help="Place of the fp32 center: host, or device, next to the model.")] = "host",
     copy: Annotated[bool, typer.Option(metavar="", help="A copy of the policy for rollouts of GRPO and PPO.")] = True,
-    as_json: Annotated[bool, typer.Option("--json", metavar="", help="Bytes, as JSON.")] = False,
+    as_json: AsJson = False,
 ) -> None:
-    """What each method holds in memory, by formula from a model's config; or runs beside their formula."""
+    """What each method holds in memory, by formula from a model's config; or measured runs next to it."""
     from esctl.cli import estimates
     from esctl.experiment.estimates import memory
+    from esctl.experiment.estimates.memory import DTYPES as SHORT
     from esctl.experiment.estimates.memory import Setting
 
     if runs:
         rows = memory.measured(runs)
         out(estimates.runs_json(rows) if as_json else estimates.runs_table(rows))
         return
-    setting = Setting(dtype, seq, batch, checkpointing, rollouts, reference, copy, center=center)
+    setting = Setting(SHORT[read_dtype(dtype)], seq, batch, checkpointing, rollouts, reference, copy, center=center)
     arch, prints = memory.analytic(model, methods.split(","), setting)
     writer = estimates.memory_json if as_json else estimates.memory_table
     out(writer(arch, setting, prints))
 
 
-@app.command()
+@app.command(rich_help_panel=MEASURE, epilog="Example: esctl precision --sigma 0.001 --dtype bfloat16")
 def precision(
     recipe: Annotated[
         str | None, typer.Argument(metavar="RECIPE", help="A recipe file, or a shipped one.", show_default=False)
     ] = None,
-    model: Annotated[str | None, typer.Option(help="embedded, a folder, a hub id, or a run directory.")] = None,
+    model: Model = None,
     method: Annotated[str | None, typer.Option(help="es, essam or essam-f.", show_default="the recipe's, es")] = None,
     sigma: Annotated[float | None, typer.Option(help="Noise scale.", show_default="the recipe's")] = None,
     alpha: Annotated[float | None, typer.Option(help="Step.", show_default="the recipe's")] = None,
@@ -202,24 +228,24 @@ def precision(
         str | None, typer.Option(help="bfloat16, float16 or float32.", show_default="the recipe's; bfloat16 for auto")
     ] = None,
     sets: Sets = None,
-    as_json: Annotated[bool, typer.Option("--json", metavar="", help="The same as JSON.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """How much of a candidate and of a step the serving dtype realises, by class of tensor; reads the weights only."""
     from esctl.cli import estimates
     from esctl.experiment.estimates.precision import realised
     from esctl.experiment.loading import load_recipe
 
+    served = read_dtype(dtype) if dtype else None
     kind = method or (None if recipe else "es")
-    flags = {
-        "model": model, "method.kind": kind, "method.sigma": sigma, "method.alpha": alpha, "engine.dtype": dtype,
+    flags: dict[str, Plain | None] = {
+        "model": model, "method.kind": kind, "method.sigma": sigma, "method.alpha": alpha, "engine.dtype": served,
     }  # fmt: skip
-    given: dict[str, Plain] = {key: value for key, value in flags.items() if value is not None}
-    wanted = load_recipe(recipe, given, sets or [])
+    wanted = load_recipe(recipe, given(flags), sets or [])
     found = realised(wanted, "bfloat16" if wanted.engine.dtype == "auto" else wanted.engine.dtype)
     out(estimates.precision_json(found) if as_json else estimates.precision_text(found))
 
 
-@app.command()
+@app.command(rich_help_panel=READ, epilog="Next: esctl eval RUN, then esctl compare")
 def adopt(
     model: Annotated[str, typer.Argument(metavar="MODEL_DIR", help="A model folder.", show_default=False)],
     label: Annotated[str, typer.Option(help="The row's name in tables.")],
@@ -232,12 +258,12 @@ def adopt(
     copy: Annotated[
         bool, typer.Option("--copy", metavar="", help="Copy the folder in place of linking to it.")
     ] = False,
-    recipe: Annotated[str | None, typer.Option(help="Take task, prompt and sampling from this recipe.")] = None,
+    recipe: SettingSource = None,
     task: Annotated[
         str | None,
         typer.Option(help="The task it was trained on.", show_default="gsm8k, or arithmetic if the base is embedded"),
     ] = None,
-    data: Annotated[str | None, typer.Option(help="Local files in place of the hub.")] = None,
+    data: Data = None,
     seed: Annotated[int, typer.Option(help="Seed of its training; a row is all seeds of a label.")] = 0,
     sets: Sets = None,
 ) -> None:
@@ -247,8 +273,8 @@ def adopt(
     from esctl.evaluation.target import sections
     from esctl.runs.directory import RunDir
 
-    flags: dict[str, Plain] = {"task.name": task, "task.data": data, "seed": seed}
-    given = sections(recipe or settings_of(base, task)) | {k: v for k, v in flags.items() if v is not None}
+    flags: dict[str, Plain | None] = {"task.name": task, "task.data": data, "seed": seed}
+    setting = sections(recipe or settings_of(base, task)) | given(flags)
     adoption = Adoption(model, label, base, parse_costs(cost or []), note, copy)
-    adopt_model(adoption, given, sets or [], RunDir(run))
+    adopt_model(adoption, setting, sets or [], RunDir(run))
     out(f"{run}: {label} joins as a run; evaluate it with `esctl eval {run}`")

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from esctl.cli.app import RunArgument, app, out, progress
+from esctl.cli.app import READ, SETUP, RunArgument, app, read_dtype, read_ks
+from esctl.cli.output import note, out, progress
 from esctl.errors import UsageError
 
 if TYPE_CHECKING:
@@ -14,13 +15,13 @@ if TYPE_CHECKING:
 
 
 recipes_app = typer.Typer(no_args_is_help=True, help="List, show and copy the recipes that ship.")
-app.add_typer(recipes_app, name="recipes")
+app.add_typer(recipes_app, name="recipes", rich_help_panel=SETUP)
 RecipeName = Annotated[
     str, typer.Argument(metavar="NAME", help="One of those that `esctl recipes ls` lists.", show_default=False)
 ]
 
 
-@app.command()
+@app.command(rich_help_panel=READ, epilog="Example: esctl compare runs/demo --format markdown")
 def compare(
     runs: Annotated[
         list[Path], typer.Argument(metavar="RUN", help="Run directories, or folders of them.", show_default=False)
@@ -55,7 +56,7 @@ def compare(
     if style not in writers:
         raise UsageError(f"--format {style}: choose {', '.join(writers)}")
     request = Request(split, task, _rollouts(at))
-    wanted = CompareOptions(request, _counts("--k", k), RunDir(base) if base else None, published, force)
+    wanted = CompareOptions(request, tuple(read_ks(k)) if k else (), RunDir(base) if base else None, published, force)
     loaded = load(find_runs(runs), wanted)
     found = compare_loaded(loaded, wanted)
     if plot:
@@ -70,7 +71,7 @@ def _plot(loaded: "list[Loaded]", request: "Request", folder: Path) -> None:
 
     drawn = draw(grouped(select(loaded, request).items), folder)
     for line in (*map(str, drawn.files), *drawn.notes):
-        progress().print(line, highlight=False, soft_wrap=True)
+        note(progress(), line)
 
 
 def _rollouts(at: str | None) -> int | None:
@@ -83,17 +84,11 @@ def _rollouts(at: str | None) -> int | None:
     return int(count)
 
 
-def _counts(flag: str, text: str) -> tuple[int, ...]:
-    """Whole numbers above 0 between commas."""
-    parts = [part.strip() for part in text.split(",")] if text else []
-    if not all(part.isdecimal() and int(part) > 0 for part in parts):
-        raise UsageError(f"{flag} {text}: write whole numbers between commas, such as {flag} 1,8,64")
-    return tuple(map(int, parts))
-
-
-@app.command()
+@app.command(rich_help_panel=READ, epilog="Examples: esctl show runs, esctl show runs/es-arithmetic-s0 --wrong")
 def show(
-    run: RunArgument,
+    run: Annotated[
+        Path, typer.Argument(metavar="RUN|FOLDER", help="A run directory, or a folder of them.", show_default=False)
+    ],
     generation: Annotated[
         int | None, typer.Option(help="Rollouts of this generation, counted from 0.", show_default="the last")
     ] = None,
@@ -103,14 +98,15 @@ def show(
     ] = False,
     n: Annotated[int, typer.Option("-n", min=0, help="How many rollouts.")] = 3,
 ) -> None:
-    """What a run did, with rollouts to read."""
-    from esctl.cli.show import story
-    from esctl.runs.directory import RunDir
+    """What a run did, with rollouts to read; of a folder: its runs, one line each."""
+    from esctl.cli.show import run_list, story
+    from esctl.runs.directory import RunDir, find_runs
 
-    out(story(RunDir(run), generation, wrong, n))
+    is_folder = not RunDir(run).exists and run.is_dir() and not (run / "recipe.yaml").exists()
+    out(run_list(find_runs([run])) if is_folder else story(RunDir(run), generation, wrong, n))
 
 
-@app.command()
+@app.command(rich_help_panel=READ, epilog="Example: esctl export runs/es-arithmetic-s0 my-model --step 5")
 def export(
     run: RunArgument,
     target: Annotated[Path, typer.Argument(metavar="OUT", help="The new model folder.", show_default=False)],
@@ -121,11 +117,11 @@ def export(
     from esctl.experiment.rebuild import export_step
     from esctl.runs.directory import RunDir
 
-    export_step(RunDir(run), step, target, dtype)
+    export_step(RunDir(run), step, target, read_dtype(dtype))
     out(f"{target}: weights after generation {step}")
 
 
-@app.command()
+@app.command(rich_help_panel=SETUP)
 def doctor() -> None:
     """What is installed, which engine would be used, what is missing and how to get it."""
     from esctl.cli.doctor import diagnosis
@@ -139,14 +135,14 @@ def recipes_ls() -> None:
     from esctl.experiment.loading import recipes
 
     for name, path in recipes().items():
-        first = path.read_text().splitlines()[0].removeprefix("#").strip()
+        first = path.read_text(encoding="utf-8").splitlines()[0].removeprefix("#").strip()
         out(f"{name:24}  {first}")
 
 
 @recipes_app.command("show")
 def recipes_show(name: RecipeName) -> None:
     """The text of a recipe."""
-    out(_shipped(name).read_text().rstrip("\n"))
+    out(_shipped(name).read_text(encoding="utf-8").rstrip("\n"))
 
 
 @recipes_app.command("copy")
@@ -155,10 +151,10 @@ def recipes_copy(
     target: Annotated[Path, typer.Argument(metavar="FILE", help="The new recipe file.", show_default=False)],
 ) -> None:
     """Copy a recipe to edit it."""
-    text = _shipped(name).read_text()
+    text = _shipped(name).read_text(encoding="utf-8")
     if target.exists():
         raise UsageError(f"{target}: exists; choose another name")
-    target.write_text(text)
+    target.write_text(text, encoding="utf-8")
     out(f"{target}: train it with `esctl train --recipe {target}`")
 
 

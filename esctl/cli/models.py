@@ -4,10 +4,11 @@ from typing import Annotated
 
 import typer
 
-from esctl.cli.app import app, out, progress
+from esctl.cli.app import SETUP, app
+from esctl.cli.output import note, out, progress
 
 models_app = typer.Typer(no_args_is_help=True, help="Real chat models for machines without a model hub.")
-app.add_typer(models_app, name="models")
+app.add_typer(models_app, name="models", rich_help_panel=SETUP)
 
 
 @models_app.command("ls")
@@ -31,9 +32,7 @@ def models_get(
     from esctl.experiment.models import LICENCE, MODELS, get_model, model_path
 
     if name in MODELS and not model_path(name).is_dir():
-        progress().print(
-            f"fetching {MODELS[name].megabytes} MB and converting to fp32, under a minute", highlight=False
-        )
+        note(progress(), f"fetching {MODELS[name].megabytes} MB and converting to fp32, under a minute")
     folder = get_model(name)
     source = MODELS[name]
     out(f"{folder}: {source.what}; licence {source.licence}, in {folder / LICENCE}")

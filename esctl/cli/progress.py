@@ -8,7 +8,9 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColum
 from rich.table import Column
 from rich.text import Text
 
+from esctl.cli.output import note
 from esctl.evaluation.draw import EvalProgress
+from esctl.plain import one_line
 from esctl.runs.records import EvalRecord, decoding_text, is_greedy, strict_share
 from esctl.stats import wilson
 from esctl.training.events import Evaluated, Event, GenerationDone, Notice
@@ -19,9 +21,10 @@ class TrainingDisplay:
     """Shows the events of one training run on standard error."""
 
     def __init__(self, console: Console, label: str) -> None:
-        self.console, self.label = console, label
+        self.console = console
+        self.label = one_line(label)
         self._bar = _live_bar(console)
-        self._task = self._bar.add_task(label, total=None, state="loading the model")
+        self._task = self._bar.add_task(self.label, total=None, state="loading the model")
         self._numbers = ""
 
     def __enter__(self) -> Self:
@@ -41,11 +44,11 @@ class TrainingDisplay:
             case GenerationDone():
                 self._generation(event)
             case Evaluated(record):
-                self.console.print(f"{self.label}  {eval_line(record)}", highlight=False, soft_wrap=True)
+                note(self.console, f"{self.label}  {eval_line(record)}")
                 if self._bar.tasks[self._task].total is None:
                     self._bar.update(self._task, state="the first generation")
             case Notice(text):
-                self.console.print(f"{self.label}  note: {text}", style="yellow", highlight=False, soft_wrap=True)
+                note(self.console, f"{self.label}  note: {text}", style="yellow")
 
     def _generation(self, event: GenerationDone) -> None:
         self._numbers = generation_line(event)
@@ -53,8 +56,7 @@ class TrainingDisplay:
         state = f"{duration(event.seconds_left)} left  {self._numbers}"
         self._bar.update(self._task, total=event.generations, completed=done, state=state, refresh=True)
         if not self.console.is_terminal:
-            line = f"{self.label}  generation {done}/{event.generations}  {state}"
-            self.console.print(line, highlight=False, soft_wrap=True)
+            note(self.console, f"{self.label}  generation {done}/{event.generations}  {state}")
 
 
 class EvaluationDisplay:
@@ -77,7 +79,9 @@ class EvaluationDisplay:
         """Show one evaluation after a chunk."""
         left = (progress.total - progress.done) * progress.seconds / progress.drawn
         state = f"{duration(left)} left  {progress.tokens / progress.seconds:,.0f} tok/s"
-        self._bar.update(self._task, description=what, total=progress.total, completed=progress.done, state=state)
+        self._bar.update(
+            self._task, description=one_line(what), total=progress.total, completed=progress.done, state=state
+        )
 
 
 class _State(ProgressColumn):
@@ -91,7 +95,7 @@ def _live_bar(console: Console, transient: bool = False) -> Progress:
     """What, how far, its state and the time since its start; on a terminal only."""
     whole = Column(no_wrap=True)  # such a column is not narrowed while another can be
     return Progress(
-        TextColumn("[bold]{task.description}"),
+        TextColumn("{task.description}", style="bold", markup=False),
         BarColumn(bar_width=12, table_column=whole.copy()),
         MofNCompleteColumn(table_column=whole.copy()),
         _State(),
@@ -131,7 +135,7 @@ def eval_line(record: EvalRecord) -> str:
 def jobs_line(progress: JobsProgress) -> str:
     """What of many jobs is done, what runs, and how long is left."""
     failed = f", {progress.failed} failed" if progress.failed else ""
-    left = "" if progress.seconds_left is None else f"; some {duration(progress.seconds_left)} left"
+    left = f"; some {duration(progress.seconds_left)} left" if progress.running and progress.seconds_left else ""
     running = f"; running: {', '.join(progress.running)}" if progress.running else ""
     return f"{progress.done}/{progress.total} done{failed}{running}{left}"
 
@@ -140,4 +144,6 @@ def duration(seconds: float) -> str:
     """Seconds as a person says them."""
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
-    return f"{hours} h {minutes:02d} min" if hours else f"{minutes} min {rest:02d} s" if minutes else f"{rest} s"
+    if hours:
+        return f"{hours} h {minutes:02d} min"
+    return f"{minutes} min {rest:02d} s" if minutes else f"{rest} s"

@@ -1,12 +1,40 @@
-"""`esctl show`: what a run did, as text, with stored rollouts to read."""
+"""`esctl show`: what a run did, as text, with stored rollouts to read; of a folder, its runs in one line each."""
+
+from collections.abc import Sequence
 
 from esctl.cli.progress import duration, eval_line
+from esctl.comparison.tables import aligned
 from esctl.errors import RunError, UsageError
+from esctl.plain import one_line
 from esctl.runs.directory import RunDir
 from esctl.runs.files import read_lines
-from esctl.runs.records import RunRecord, SampleRecord
+from esctl.runs.records import BASE, RunRecord, SampleRecord, is_greedy, strict_share
 
 MEBI = 2**20
+
+
+def run_list(runs: Sequence[RunDir]) -> str:
+    """One line per run; a damaged one is named with what is wrong, and hides no other."""
+    rows = [["run", "label", "method", "status", "generation", "strict %"]]
+    problems = list[str]()
+    for run in runs:
+        try:
+            record = run.read_record()
+            cells = [record.label, record.method, record.status, f"{record.generation}", _last_score(run)]
+        except RunError as error:
+            problems.append(str(error))
+            cells = ["", "", "unreadable", "", ""]
+        rows.append([one_line(cell) for cell in (str(run.path), *cells)])
+    return "\n".join([*(line.rstrip() for line in aligned(rows, left=4)), *problems])
+
+
+def _last_score(run: RunDir) -> str:
+    """Strict accuracy of the newest greedy evaluation; of equal ones the one with most problems."""
+    greedy = [e for e in run.read_evals() if is_greedy(e)]
+    if not greedy:
+        return "not evaluated"
+    last = max(greedy, key=lambda e: (e.step, len(e.problems.id)))
+    return f"{last.task.name} {last.split} {100 * strict_share(last):.1f}"
 
 
 def story(run: RunDir, generation: int | None, wrong: bool, n: int) -> str:
@@ -29,7 +57,7 @@ def summary(run: RunDir, record: RunRecord) -> str:
         f"  peak MiB: {peak.host / MEBI:,.0f} host, {peak.device / MEBI:,.0f} device, {peak.kv / MEBI:,.0f} KV cache",
         f"  {record.engine}",
     ]
-    if record.kept_generation is not None:
+    if record.method != BASE and run.weights.exists():
         lines.append(f"  weights/ holds generation {record.kept_generation}")
     if record.grader_failures:
         lines.append(f"  grader failures: {', '.join(f'{n} {cause}' for cause, n in record.grader_failures.items())}")
@@ -40,7 +68,7 @@ def chosen_samples(run: RunDir, generation: int | None, wrong: bool) -> list[Sam
     """The stored rollouts of a generation, the last by default."""
     files = {int(p.stem): p for p in run.samples.glob("*.jsonl") if p.stem.isdecimal()}
     if not files:
-        raise RunError(f"{run.path}: no rollouts are stored yet")
+        raise RunError(f"{run.path}: no rollouts are stored yet; train on with `esctl train --resume --run {run.path}`")
     place = max(files) if generation is None else generation
     if place not in files:
         raise UsageError(f"--generation {place}: {run.path} has rollouts of {min(files)} to {max(files)}")

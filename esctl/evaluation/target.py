@@ -4,7 +4,6 @@ Leaves what is measured on the weights to `evaluate` and other commands.
 """
 
 import shutil
-import signal
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -59,8 +58,6 @@ class Target:
             center = Path(scratch) / "center.safetensors"
             if self.rebuilt:
                 center_at(self.folder, self.step).save_center(center)
-            # A scheduler that ends a job gets what Ctrl-C gets.
-            signal.signal(signal.SIGTERM, signal.default_int_handler)
             engine = open_engine(replace(specs[0], max_model_len=room, probes=False))
             try:
                 if self.rebuilt:

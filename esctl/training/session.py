@@ -3,11 +3,11 @@
 Leaves the loop to `train` and single evaluations to `evaluate`.
 """
 
-import signal
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
 
+from esctl import interrupts
 from esctl.engines import Engine, chosen_kind, open_engine
 from esctl.errors import RunError
 from esctl.experiment.experiment import Experiment
@@ -24,8 +24,6 @@ from esctl.training.rl.recorder import Recorder
 
 def train(recipe: Recipe, run: RunDir, resume: bool, report: Report) -> RunRecord:
     """Train a recipe in a run directory to its end, from nothing or from what is recorded there."""
-    # A scheduler that ends a job gets what Ctrl-C gets; before the engine starts, which may have processes of its own.
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
     if not resume and run.path.exists():
         run.refuse_used()
     recorded = read_recipe(run) if resume else None
@@ -54,19 +52,33 @@ def _train(
         run.begin(dump_recipe(recipe), now)
     refuse_other_origin(run, now)
     training = continued()
-    training.begin(now)
-    return _guarded(run, training)
+    return _guarded(run, training, now)
 
 
-def _guarded(run: RunDir, training: Training | Recorder) -> RunRecord:
+def _guarded(run: RunDir, training: Training | Recorder, now: RunRecord) -> RunRecord:
     """Leave the record saying how the session ended."""
     try:
+        training.begin(now)
         return training.finish()
     except BaseException as error:
-        status = "interrupted" if isinstance(error, KeyboardInterrupt) else "failed"
+        # What fails after a signal fails because of it, such as a worker that received the signal too.
+        interrupted = isinstance(error, KeyboardInterrupt) or interrupts.requested()
+        status = "interrupted" if interrupted else "failed"
         with suppress(RunError):  # a full disk refuses this too, and what failed first is what to tell
             run.write_record(replace(run.read_record(), status=status))
         raise
+
+
+def has_nothing_to_do(recipe: Recipe, run: RunDir) -> bool:
+    """Whether the run was finished as the recipe says, with its weights and whole history; starts no engine."""
+    if not (run.exists and run.recipe.is_file() and run.weights.is_dir()):
+        return False
+    record = run.read_record()
+    if record.status != "finished" or record.generation != recipe.generations:
+        return False
+    if dump_recipe(read_recipe(run)) != dump_recipe(recipe):
+        return False
+    return recipe.baseline is not None or len({r.generation for r in run.read_scores()}) == record.generation
 
 
 def refuse_changes(run: RunDir, recorded: Recipe, wanted: Recipe) -> None:

@@ -56,7 +56,7 @@ PLAIN = [
         "Invalid value for '--jobs': Input should be greater than or equal to 1; `esctl reproduce --help` "
         "lists what there is",
     ),
-    ("row {}", 2, "row: no row of a table; `esctl reproduce` starts these"),
+    ("row {}", 2, "row: JSON is not a job of a table; run the whole table with `esctl reproduce`, which starts these"),
 ]
 
 

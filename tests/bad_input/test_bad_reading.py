@@ -38,7 +38,7 @@ PLAIN = [
     (
         "compare D/mini --k 1,x",
         2,
-        "--k 1,x: write whole numbers between commas, such as --k 1,8,64",
+        "--k 1,x: write numbers of samples, 1 or more, such as --k 1,8,64",
     ),
     (
         "compare D/mini --k 4",
@@ -99,7 +99,7 @@ PLAIN = [
     ("compare D/other", 1, "D/other/recipe.yaml: is not a regular file; restore it from a copy or move it away"),
     ("compare D/mini D/other", 1, "D/other/recipe.yaml: is not a regular file; restore it from a copy or move it away"),
     ("compare D/data/train.jsonl", 1, "D/data/train.jsonl: no run directory here (nothing below it holds a run.json)"),
-    ("compare D/mini --k 0", 2, "--k 0: write whole numbers between commas, such as --k 1,8,64"),
+    ("compare D/mini --k 0", 2, "--k 0: write numbers of samples, 1 or more, such as --k 1,8,64"),
     (
         "compare D/mini --base D/data/train.jsonl",
         1,

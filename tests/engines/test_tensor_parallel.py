@@ -203,7 +203,7 @@ def test_ctrl_c_while_ranks_start_ends_all_within_seconds_and_leaves_nothing(tmp
         os.killpg(process.pid, signal.SIGINT)  # as a terminal does
         process.wait(20)
     said = errors.read_text()
-    assert said.splitlines()[0] == "esctl: interrupted before anything was recorded; the same command starts again"
+    assert said.splitlines()[0] == "esctl: interrupted; nothing was recorded yet: the same command starts again"
     assert "Traceback" not in said
     assert not psutil.wait_procs(family, timeout=20)[1]
     assert not folder.exists()

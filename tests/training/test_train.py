@@ -103,7 +103,7 @@ def test_interrupt_says_how_to_go_on_and_resume_ends_alike(undisturbed, tmp_path
     process.send_signal(number)
     _, errors = process.communicate(timeout=60)
     assert f"go on with: esctl train --resume --run {run}" in errors.splitlines()[-1]
-    assert process.returncode == 1
+    assert process.returncode == 130
     assert json.loads((run / "run.json").read_text())["status"] == "interrupted"
     resumed = subprocess.run([sys.executable, "-m", "esctl", "train", "--resume", "--run", str(run)], timeout=300)
     assert resumed.returncode == 0
