@@ -1,13 +1,4 @@
-"""`esctl precision` as text and JSON: a line per class of tensor, and a warning where little is realised.
-
-Leaves the numbers to `precision`.
-
-`esctl memory` as text and JSON: methods side by side, published figures beside them, and runs beside their formula.
-
-Leaves the formulas to `memory`, and what a run held to its `run.json`.
-
-What a recipe would do and cost, before anything is trained: recipe, first prompt, rollouts, memory, replay.
-"""
+"""Texts of what things cost: the dry run of a recipe, `esctl memory`, `esctl precision`. Numbers: `estimates`."""
 
 import json
 from collections.abc import Iterator, Sequence
@@ -17,15 +8,20 @@ from esctl.cli.progress import duration
 from esctl.comparison.tables import aligned
 from esctl.engines import GIB
 from esctl.experiment.estimates.memory import (
-    DTYPES,
-    ITEMSIZE,
     WORK,
     Architecture,
     Footprint,
     Measured,
     Setting,
 )
-from esctl.experiment.estimates.plan import copies_policy, dimension, planned_footprint, rollouts_planned
+from esctl.experiment.estimates.plan import (
+    center_bytes,
+    copies_policy,
+    estimate,
+    planned_footprint,
+    planned_replay,
+    served_bytes,
+)
 from esctl.experiment.estimates.precision import CLASSES, Realised, Sums
 from esctl.experiment.experiment import Experiment
 from esctl.experiment.loading import dump_recipe
@@ -159,9 +155,6 @@ def _bytes_cell(value: int, unit: int) -> str:
     return f"{value / unit:,.1f}" if value else "–"
 
 
-TERMS_PER_SECOND = 5e8  # noise terms a core writes each second, measured by bench/noise.py; for orders of magnitude
-
-
 def plan_text(recipe: Recipe) -> str:
     """The dry run, as text for a person; opens the tokenizer and the data, but no weights."""
     experiment = Experiment(recipe)
@@ -180,19 +173,16 @@ def plan_text(recipe: Recipe) -> str:
 def planned_costs(experiment: Experiment) -> dict[str, str]:
     """Upper bounds: every rollout may run to max_tokens."""
     recipe = experiment.recipe
-    dim, rollouts = dimension(experiment), rollouts_planned(recipe)
-    prompts = experiment.split(recipe.task.split).prompts
-    prompt_tokens = round(rollouts * sum(len(p.token_ids) for p in prompts) / len(prompts))
-    n_evals = recipe.generations // recipe.eval.every + 1 if recipe.eval.every else 0
-    final = len(experiment.split(recipe.eval.final).problems) if recipe.eval.final else 0
+    planned = estimate(experiment)
+    own = _gradient_costs if recipe.baseline is not None else _evolution_costs
     return {
-        "weights": f"{dim:,}",
+        "weights": f"{planned.dim:,}",
         "generations": _work(recipe),
-        "training rollouts": f"{rollouts:,}",
-        "evaluation rollouts": f"{n_evals * recipe.eval.n + final:,}",
-        "prompt tokens": f"{prompt_tokens:,}",
-        "generated tokens": f"at most {rollouts * recipe.sampling.max_tokens:,}",
-        **(_evolution_costs(recipe, dim) if recipe.baseline is None else _gradient_costs(recipe, dim)),
+        "training rollouts": f"{planned.rollouts:,}",
+        "evaluation rollouts": f"{planned.evaluation_rollouts:,}",
+        "prompt tokens": f"{planned.prompt_tokens:,}",
+        "generated tokens": f"at most {planned.generated_tokens:,}",
+        **own(recipe, planned.dim),
     }
 
 
@@ -207,14 +197,13 @@ def _work(recipe: Recipe) -> str:
 
 def _evolution_costs(recipe: Recipe, dim: int) -> dict[str, str]:
     """What only seeds cost: served weights, centers, and the way back from recorded scores."""
-    terms = recipe.generations * recipe.evolution.rounds[-1] * dim
-    seconds = terms / TERMS_PER_SECOND
-    some = f"some {duration(seconds)}" if seconds >= 1 else "under 1 s"
+    replay = planned_replay(recipe, dim)
+    some = f"some {duration(replay.seconds)}" if replay.seconds >= 1 else "under 1 s"
     return {
         "engines": f"{recipe.engine.replicas}",
         "served weights": served_text(recipe, dim),
         "fp32 center": center_text(recipe, dim),
-        "replay": f"{terms:.1e} noise terms, {some} on one core without checkpoints",
+        "replay": f"{replay.terms:.1e} noise terms, {some} on one core without checkpoints",
     }
 
 
@@ -223,7 +212,7 @@ def served_text(recipe: Recipe, dim: int) -> str:
     engine = recipe.engine
 
     def held(dtype: str) -> str:
-        return f"{_size(ITEMSIZE[DTYPES[dtype]] * dim * engine.replicas)} in {dtype}"
+        return f"{_size(served_bytes(recipe, dim, dtype))} in {dtype}"
 
     if engine.dtype == "auto":
         return f"{held('float32')} on a CPU; {held('bfloat16')} on GPUs that have it"
@@ -235,14 +224,11 @@ def center_text(recipe: Recipe, dim: int) -> str:
 
     Each rank of each engine keeps a whole center on the host.
     """
-    section, theta = recipe.engine, 4 * dim
-    engines = section.replicas
-    held = 2 * theta if recipe.evolution.probes else theta
-    hosts = section.tensor_parallel * engines
-    on_host = f"{_size(held * hosts)} in host memory"
-    on_device = f"{_size(held * engines)} on GPUs and {_size(theta * hosts)} in host memory"
+    held = center_bytes(recipe, dim)
+    on_host = f"{_size(held.on_host)} in host memory"
+    on_device = f"{_size(held.on_device)} on GPUs and {_size(held.mirrors)} in host memory"
     either = f"{on_host}; where GPUs have room, {on_device}"
-    return {"host": on_host, "device": on_device, "auto": either}[section.center]
+    return {"host": on_host, "device": on_device, "auto": either}[recipe.engine.center]
 
 
 def _size(size: float) -> str:

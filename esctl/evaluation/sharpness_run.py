@@ -21,7 +21,6 @@ from esctl.errors import EngineError, UsageError
 from esctl.evaluation.draw import EvalProgress
 from esctl.evaluation.sharpness import Settings, default_settings, measure
 from esctl.evaluation.target import Target, TargetRequest, find_target
-from esctl.experiment.estimates.plan import dimension
 from esctl.experiment.experiment import Experiment, Split
 from esctl.experiment.scoring import refuse_failures
 from esctl.noise.moves import EMPTY, Move, Round
@@ -174,7 +173,7 @@ def measure_sharpness(
     target = find_target(request)
     experiment = target.experiment()
     split = experiment.split(options.split).first(options.n)
-    settings = options.settings(dimension(experiment))
+    settings = options.settings(experiment.dim)
     bench = _Bench(target, experiment, split, settings, solutions(experiment, split))
     with target.folder.lock():
         if bench.path.is_file():

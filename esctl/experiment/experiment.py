@@ -11,7 +11,7 @@ from esctl.assets import tiny_model_path
 from esctl.engines import Completion, EngineSpec, Samples, chosen_kind
 from esctl.engines.checkpoint import refuse_large_vocabulary, refuse_unknown_ids
 from esctl.engines.weights.center import Center
-from esctl.engines.weights.model import check_model, load_config
+from esctl.engines.weights.model import check_model, count_weights
 from esctl.engines.weights.sizes import refuse_unserved, sizes_of
 from esctl.errors import UsageError
 from esctl.experiment.models import MODELS, model_path
@@ -69,11 +69,11 @@ class Experiment:
     def __init__(self, recipe: Recipe) -> None:
         self.recipe = recipe
         self.model = find_model(recipe.model)
-        _, config = check_model(self.model)
-        refuse_unserved(config, chosen_kind(recipe.engine.kind))
+        _, self._config = check_model(self.model)
+        refuse_unserved(self._config, chosen_kind(recipe.engine.kind))
         self.task = open_task(task_spec(recipe))
         self.tokenizer = load_tokenizer(self.model)
-        self._rows = refuse_large_vocabulary(self.model, self.tokenizer, load_config(self.model))
+        self._rows = refuse_large_vocabulary(self.model, self.tokenizer, self._config)
         self.prompting = recipe.prompt
         self.grader = Grader(self.task, recipe.reward, recipe.grader)
         self.objective = Objective(recipe.reward, recipe.objective)
@@ -123,7 +123,12 @@ class Experiment:
     @cached_property
     def context(self) -> int:
         """The model's context in tokens, by its config."""
-        return sizes_of(load_config(self.model)).context
+        return sizes_of(self._config).context
+
+    @cached_property
+    def dim(self) -> int:
+        """The number of weights, by the model's config."""
+        return count_weights(self._config)
 
     @cached_property
     def prompt_sha256(self) -> str:

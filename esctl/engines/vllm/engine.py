@@ -25,7 +25,7 @@ from esctl.engines.vllm.patches import close_groups_of_one, llvmlite_hidden
 from esctl.engines.vllm.processes import RankProcesses
 from esctl.engines.vllm.ranks import Ranks
 from esctl.engines.weights.dtypes import dtype_name
-from esctl.engines.weights.model import canonical_shapes, check_model
+from esctl.engines.weights.model import check_model, count_weights
 from esctl.engines.weights.sizes import sizes_of
 from esctl.errors import EngineError, UsageError
 from esctl.noise.moves import Move, Round
@@ -297,7 +297,7 @@ def _gpu_share(spec: EngineSpec) -> float:
     """
     if spec.center == "host":
         return GPU_SHARE
-    dim = sum(map(math.prod, canonical_shapes(check_model(spec.model)[1]).values())) / spec.tensor_parallel
+    dim = count_weights(check_model(spec.model)[1]) / spec.tensor_parallel
     beside = 4 * dim * (2 if spec.probes else 1) / torch.cuda.get_device_properties(0).total_memory
     enough = spec.center == "device" or GPU_SHARE - beside > GPU_SHARE / 2
     return max(GPU_SHARE - beside, 0.0) if enough else GPU_SHARE

@@ -4,6 +4,7 @@ No code of a folder is ever run: every loader gets `trust_remote_code=False`.
 """
 
 import json
+import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -153,6 +154,11 @@ def canonical_shapes(config: "PretrainedConfig") -> Shapes:
             f"model of type {config.model_type} cannot be built from its config.json: {_first_line(error)}"
         ) from None
     return {name: tuple(parameter.shape) for name, parameter in _canonical_parameters(module).items()}
+
+
+def count_weights(config: "PretrainedConfig") -> int:
+    """The dimension d of θ: parameters that `save_pretrained` would write, tied ones once."""
+    return sum(math.prod(shape) for shape in canonical_shapes(config).values())
 
 
 def load_module(folder: Path, config: "PretrainedConfig") -> "PreTrainedModel":
