@@ -46,14 +46,13 @@ lock: install  ## resolve requirements-gpu.lock again, at the versions of requir
 	grep '^#' requirements-gpu.lock | cat - .lock > build-constraints.txt && mv build-constraints.txt requirements-gpu.lock && rm .lock
 
 DEMO := runs/demo
-resume = $(if $(wildcard $(DEMO)/$(1)/recipe.yaml),--resume)
-
 demo: install  ## train ES and ESSAM on the embedded model, evaluate, compare (about 8 minutes)
-	@$(BIN)/esctl train --method es --run $(DEMO)/es $(call resume,es) & es=$$!; \
-	$(BIN)/esctl train --method essam --run $(DEMO)/essam $(call resume,essam) && wait $$es
+	@$(BIN)/esctl train --method es --run $(DEMO)/es --resume auto & es=$$!; \
+	$(BIN)/esctl train --method essam --run $(DEMO)/essam --resume auto && wait $$es
 	@$(BIN)/esctl eval embedded --run $(DEMO)/base
 	@$(BIN)/esctl compare $(DEMO)
 	@echo "run directories: $(DEMO)/base $(DEMO)/es $(DEMO)/essam; read one with: $(BIN)/esctl show $(DEMO)/essam"
+	@echo "to type esctl without its path: source .venv/bin/activate"
 
 SCALE ?= cpu
 reproduce-table: install  ## the table of methods, its controls and the report (SCALE=cpu|gpu FULL=1 DRY=1 GPUS=8)

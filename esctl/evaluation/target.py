@@ -107,6 +107,7 @@ def find_target(request: TargetRequest) -> Target:
             raise UsageError(
                 f"--step {request.step}: {request.target} is no run directory, and only a run has generations"
             )
+        _refuse_missing_run(path)
         recipe = _model_recipe(request)
         return Target(RunDir(request.run or default_base(recipe)), recipe, 0, 0, trained=False)
     if request.run is not None:
@@ -116,6 +117,14 @@ def find_target(request: TargetRequest) -> Target:
         recipe = _load(request, {})
         return Target(RunDir(path), recipe, 0, 0, trained=False)
     return _trained(request, RunDir(path), record)
+
+
+def _refuse_missing_run(path: Path) -> None:
+    """Say that a run is missing where a hub id is unlikely: below runs/, or next to runs."""
+    if path.exists() or len(path.parts) < 2:
+        return
+    if path.parts[0] == "runs" or any(path.parent.glob("*/run.json")):
+        raise UsageError(f"{path}: no run and no model folder here; `esctl show {path.parent}` lists the runs there")
 
 
 def _trained(request: TargetRequest, run: RunDir, record: RunRecord) -> Target:

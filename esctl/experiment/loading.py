@@ -214,12 +214,21 @@ def _mistake(detail: ErrorDetails, prefix: str) -> tuple[str, str]:
     path = [p for p in (prefix, *map(str, detail["loc"])) if (p.isidentifier() or p.isdigit()) and p not in PLAIN_TYPES]
     key, message = ".".join(path), detail["msg"].removeprefix("Value error, ")
     if detail["type"] in UNKNOWN_KEY:
-        return key, f"unknown key{did_you_mean(path[-1], _keys_at(path[:-1]))}"
+        inside = _in_sections(key) if len(path) == 1 else ""
+        return key, f"unknown key{inside or did_you_mean(path[-1], _keys_at(path[:-1]))}"
     if detail["type"] in NO_SECTION:
         return key, f"{detail['input']!r} — write a section, such as {key}: {{{_keys_at(path)[0]}: …}}"
     if detail["type"] == "value_error":  # our own checks name the field themselves
         return "", f"{prefix}.{message}" if prefix else message
     return key, f"{detail['input']!r} — {message[0].lower()}{message[1:]}"
+
+
+def _in_sections(leaf: str) -> str:
+    """The end of a message about a key that is one of a section, such as `rho` for `method.rho`."""
+    methods = {field.name for kind in ALL_METHODS.values() for field in dataclasses.fields(kind)}
+    sections = {name: set(_keys_at([name])) for name in Recipe.model_fields} | {"method": methods}
+    found = [f"{name}.{leaf}" for name, keys in sections.items() if leaf in keys]
+    return f", did you mean {' or '.join(found)}?" if found else ""
 
 
 def _keys_at(path: Sequence[str]) -> list[str]:

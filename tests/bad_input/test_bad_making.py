@@ -22,6 +22,16 @@ PLAIN = [
         "--grid nonsense: write key=a,b,c, such as --grid method.rho=0.005,0.015",
     ),
     (
+        "sweep arithmetic/essam --grid rho=0.1,0.2",
+        2,
+        "recipe arithmetic/essam: rho: unknown key, did you mean method.rho?",
+    ),
+    (
+        "sweep arithmetic/es --grid max_tokens=8",
+        2,
+        "recipe arithmetic/es: max_tokens: unknown key, did you mean sampling.max_tokens?",
+    ),
+    (
         "sweep arithmetic/es --grid method.sigma=x",
         2,
         "recipe arithmetic/es: method.sigma: 'x' — input should be a valid number, unable to parse string as a number",

@@ -8,7 +8,17 @@ PLAIN = [
     (
         "eval D/none",
         2,
-        "model: D/none: no such folder; give one, a hub id such as Qwen/Qwen2.5-0.5B-Instruct, or embedded",
+        "D/none: no run and no model folder here; `esctl show D` lists the runs there",
+    ),
+    (
+        "passk runs/none",
+        2,
+        "runs/none: no run and no model folder here; `esctl show runs` lists the runs there",
+    ),
+    (
+        "sharpness D/mine/none",
+        2,
+        "model: D/mine/none: no such folder; give one, a hub id such as Qwen/Qwen2.5-0.5B-Instruct, or embedded",
     ),
     (
         "eval embedded --split tests",
