@@ -16,6 +16,7 @@ KEYS = {
     "temperature": "sampling.temperature",
     "top_p": "sampling.top_p",
     "max_tokens": "sampling.max_tokens",
+    "stop": "sampling.stop",
     "mode": "mode.kind",
     "sigma": "mode.sigma",
 }
@@ -51,6 +52,7 @@ class EvalSetting(_Setting):
     temperature: float
     top_p: float
     max_tokens: int
+    stop: tuple[str, ...]
     mode: str
     sigma: float
     prompt_sha256: str
@@ -66,6 +68,7 @@ class EvalSetting(_Setting):
             temperature=record.sampling.temperature,
             top_p=record.sampling.top_p,
             max_tokens=record.sampling.max_tokens,
+            stop=tuple(record.sampling.stop),
             mode=record.mode.kind,
             sigma=record.mode.sigma,
             prompt_sha256=record.prompt_sha256,
@@ -87,6 +90,7 @@ class SharpnessSetting(_Setting):
     split: str
     temperature: float
     max_tokens: int
+    stop: tuple[str, ...]
     prompt_sha256: str
     problems_sha256: str
 
@@ -99,6 +103,7 @@ class SharpnessSetting(_Setting):
             split=record.split,
             temperature=record.sampling.temperature,
             max_tokens=record.sampling.max_tokens,
+            stop=tuple(record.sampling.stop),
             prompt_sha256=record.prompt_sha256,
             problems_sha256=record.problems_sha256,
         )

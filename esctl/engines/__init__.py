@@ -34,6 +34,7 @@ class Sampling:
     temperature: float  # 0 is greedy
     max_tokens: int  # new tokens at most
     top_p: float = 1.0
+    stop: tuple[str, ...] = ()  # an answer ends before the first of these texts
     ignore_eos: bool = False  # benchmarks only: every sample runs to max_tokens
 
 

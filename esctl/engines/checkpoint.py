@@ -14,7 +14,7 @@ from esctl.engines.weights.sizes import refuse_unserved, sizes_of
 from esctl.errors import EngineError, UsageError
 
 if TYPE_CHECKING:
-    from transformers import PretrainedConfig
+    from transformers import PretrainedConfig, PreTrainedTokenizerBase
 
 
 class Decoder(Protocol):
@@ -32,7 +32,7 @@ class Checkpoint:
 
     folder: Path
     decoder: Decoder
-    stop_ids: frozenset[int]  # every token that any file of the folder names as an end
+    stop_ids: frozenset[int]  # every token that the folder names as an end, or that ends a turn in its template
     context: int  # tokens of prompt and completion together
     kv_elements: int  # keys and values of one token, over all layers
 
@@ -53,7 +53,7 @@ class Checkpoint:
         except Exception as error:  # damaged files raise errors of several libraries
             reason = (str(error).strip() or type(error).__name__).split("\n")[0]
             raise EngineError(f"model {folder} has no tokenizer that can be loaded ({reason}): add its files") from None
-        stops = set(_end_tokens(folder)) | ({tokenizer.eos_token_id} - {None})
+        stops = set(_end_tokens(folder)) | ({tokenizer.eos_token_id} - {None}) | _end_of_turn(tokenizer)
         return cls(folder, tokenizer, frozenset(stops), spec.max_model_len or limit, sizes.kv_elements)
 
     def room(self, prompts: Sequence[TokenIds], most: int) -> list[int]:
@@ -69,14 +69,33 @@ class Checkpoint:
     def completions(
         self, tokens: Sequence[Sequence[int]], finite: Sequence[bool], sampling: Sampling
     ) -> list[Completion]:
-        """Decode tokens; the end token is part of `token_ids` and not of `text`."""
+        """Decode tokens. The end token, or the one that completes a stop text, is in `token_ids` and not in `text`."""
         ended = [not sampling.ignore_eos and bool(row) and row[-1] in self.stop_ids for row in tokens]
         bodies = [list(row[:-1] if end else row) for row, end in zip(tokens, ended, strict=True)]
-        texts = self.decoder.batch_decode(bodies, skip_special_tokens=True, clean_up_tokenization_spaces=False)
-        return [
-            Completion(text, tuple(row), "stop" if end else "length", ok)
-            for text, row, end, ok in zip(texts, tokens, ended, finite, strict=True)
-        ]
+        completions = []
+        for row, body, text, end, ok in zip(tokens, bodies, self._texts(bodies), ended, finite, strict=True):
+            places = [text.find(stop) for stop in sampling.stop if stop in text]
+            if places:
+                kept = self._until(body, sampling.stop)
+                completions.append(Completion(text[: min(places)], tuple(kept), "stop", ok))
+            else:
+                completions.append(Completion(text, tuple(row), "stop" if end else "length", ok))
+        return completions
+
+    def _texts(self, rows: list[list[int]]) -> list[str]:
+        return self.decoder.batch_decode(rows, skip_special_tokens=True, clean_up_tokenization_spaces=False)
+
+    def _until(self, body: list[int], stop: Sequence[str]) -> list[int]:
+        """The shortest beginning whose text contains a stop text: what an engine that watches the text would draw."""
+        low, high = 1, len(body)
+        while low < high:
+            middle = (low + high) // 2
+            [text] = self._texts([body[:middle]])
+            if any(s in text for s in stop):
+                high = middle
+            else:
+                low = middle + 1
+        return body[:low]
 
 
 class Vocabulary(Protocol):
@@ -138,6 +157,20 @@ def grouped(flat: Sequence[Completion], sizes: Sequence[int]) -> Samples:
     """[prompt][sample] of one flat list and the number of samples of each prompt."""
     rows: Iterator[Completion] = iter(flat)
     return [[next(rows) for _ in range(size)] for size in sizes]
+
+
+def _end_of_turn(tokenizer: "PreTrainedTokenizerBase") -> set[int]:
+    """The special token that the chat template writes after an answer; some folders name it as an end nowhere else."""
+    if not tokenizer.chat_template:
+        return set()
+    turns = [{"role": "user", "content": "question"}, {"role": "assistant", "content": "answer"}]
+    try:
+        text = str(tokenizer.apply_chat_template(turns, tokenize=False))
+    except Exception:  # a template that fails is reported where prompts are rendered
+        return set()
+    following = tokenizer.encode(text.rpartition("answer")[2].lstrip(), add_special_tokens=False)[:1]
+    special = {i for i, token in tokenizer.added_tokens_decoder.items() if token.special}
+    return special & {*following}
 
 
 def _end_tokens(folder: Path) -> Iterator[int]:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from esctl.engines import Engine, Sampling
+from esctl.engines import Engine
 from esctl.errors import RunError
 from esctl.evaluation.coverage import problem_counts
 from esctl.evaluation.sampling import GREEDY, Chunk, Decoding, chunks, missing, noise_seed, token_seed
@@ -102,6 +102,7 @@ def eval_path(experiment: Experiment, run: RunDir, request: EvalRequest) -> Path
         "step": request.step,
         "problems": split.sha256,
         "prompt": experiment.prompt_sha256,
+        **({"stop": experiment.recipe.stops} if experiment.recipe.stops else {}),
     }
     digest = hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:8]
     return run.evals / f"{experiment.task.name}-{split.name}-{decoding.mode.kind}-{digest}.json"
@@ -159,7 +160,7 @@ def _draw(experiment: Experiment, engine: Engine, request: EvalRequest, chunk: C
         candidate = Move.of([noise_seed(decoding.seed, index)], [decoding.mode.sigma])
     if decoding.temperature > 0:
         seeds = [[token_seed(decoding.seed, p.id, s) for s in chunk.samples] for p in split.problems]
-    sampling = Sampling(decoding.temperature, experiment.recipe.sampling.max_tokens, decoding.top_p)
+    sampling = experiment.sampling(decoding.temperature, decoding.top_p)
     [completions] = engine.rollout(Round(request.step, 0, EMPTY, (candidate,)), split.token_ids, sampling, seeds)
     if candidate == EMPTY and not all(c.finite for own in completions for c in own):
         raise RunError(
@@ -209,6 +210,7 @@ def _record(
             experiment.recipe.sampling.max_tokens,
             decoding.n,
             decoding.seed,
+            list(experiment.recipe.stops),
         ),
         mode=decoding.mode,
         prompt_sha256=experiment.prompt_sha256,

@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from esctl.engines import Completion, Engine, Sampling
+from esctl.engines import Completion, Engine
 from esctl.errors import EngineError, UsageError
 from esctl.evaluation.draw import EvalProgress
 from esctl.evaluation.sharpness import Settings, default_settings, measure
@@ -131,7 +131,8 @@ class _Bench:
 
     @property
     def sampling(self) -> SamplingRecord:
-        return SamplingRecord(0.0, 1.0, self.experiment.recipe.sampling.max_tokens, n=1, seed=0)
+        recipe = self.experiment.recipe
+        return SamplingRecord(0.0, 1.0, recipe.sampling.max_tokens, n=1, seed=0, stop=list(recipe.stops))
 
     @property
     def path(self) -> Path:
@@ -245,7 +246,7 @@ class _Reader:
 
         if left:
             round_ = Round(self.bench.target.step, 0, EMPTY, tuple(move for _, move in left))
-            sampling = Sampling(0.0, self.bench.sampling.max_tokens)
+            sampling = self.bench.experiment.sampling(0.0, 1.0)
             self.engine.rollout(round_, self.bench.split.token_ids, sampling, on_candidate=on_candidate)
         return [self.known[key].value for key in keys]
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Self
 
 from esctl.assets import tiny_model_path
-from esctl.engines import Completion, EngineSpec, Samples, chosen_kind
+from esctl.engines import Completion, EngineSpec, Samples, Sampling, chosen_kind
 from esctl.engines.checkpoint import refuse_large_vocabulary, refuse_unknown_ids
 from esctl.engines.weights.center import Center
 from esctl.engines.weights.model import check_model, count_weights
@@ -182,6 +182,10 @@ class Experiment:
         repeated = [p for p, own in zip(problems, samples, strict=True) for _ in own]
         rewards = iter(self.grader.rewards(repeated, self.texts([c for own in samples for c in own])))
         return [[Rewarded(c, grade, value) for c, (value, grade) in zip(own, rewards, strict=False)] for own in samples]
+
+    def sampling(self, temperature: float, top_p: float) -> Sampling:
+        """How an engine draws answers; limits and stop texts are the recipe's."""
+        return Sampling(temperature, self.recipe.sampling.max_tokens, top_p, self.recipe.stops)
 
     def engine_spec(self) -> EngineSpec:
         """What the recipe's engine section and the longest prompt ask of an engine."""

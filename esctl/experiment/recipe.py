@@ -16,7 +16,7 @@ from esctl.methods.external import External
 from esctl.settings import Count
 from esctl.tasks import Limits
 from esctl.tasks.grading.reward import Reward
-from esctl.tasks.prompts import Prompting
+from esctl.tasks.prompts import NEXT_QUESTION, Prompting
 
 EMBEDDED = "embedded"
 AnyMethod = MethodConfig | BaselineConfig | External
@@ -54,6 +54,8 @@ class SamplingSection(Section):
     temperature: Annotated[float, Field(ge=0)] = 0.0  # 0 is greedy
     top_p: Annotated[float, Field(gt=0, le=1)] = 1.0  # nucleus; 1 is all tokens
     max_tokens: Count = 1024  # new tokens per completion at most
+    # Texts that end an answer. Null: the next question for `prompt.style: raw`, none for chat.
+    stop: tuple[Annotated[str, Field(min_length=1)], ...] | None = None
 
 
 class EvalSection(Section):
@@ -117,6 +119,13 @@ class Recipe(Section):
             yield f"sampling.temperature: 0 gives {self.kind} nothing to choose from; use 1.0"
         if self.sampling.top_p < 1:
             yield f"sampling.top_p: {self.sampling.top_p} is not the policy that {self.kind} trains; use 1"
+
+    @property
+    def stops(self) -> tuple[str, ...]:
+        """The texts that end an answer: a model without chat training goes on with a question of its own."""
+        if self.sampling.stop is not None:
+            return self.sampling.stop
+        return (NEXT_QUESTION,) if self.prompt.style == "raw" else ()
 
     @property
     def kind(self) -> str:

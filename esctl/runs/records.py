@@ -132,6 +132,7 @@ class SamplingRecord:
     max_tokens: Count
     n: Count  # samples per problem
     seed: int
+    stop: list[str] = field(default_factory=list)  # texts that ended an answer
 
 
 @dataclass(frozen=True)

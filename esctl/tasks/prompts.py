@@ -28,6 +28,7 @@ GSM8K_PROMPT = (
 MATH_PROMPT = "Solve the problem step by step. Put the final answer within \\boxed{}."
 TEXT_PROMPT = "Think step by step. Write the final answer alone on a line of its own after ####."
 # A model folder may say in its tokenizer_config.json which system line it was trained with; "" is none.
+NEXT_QUESTION = "\nQuestion:"  # how a raw prompt begins its problems
 OWN_SYSTEM = "esctl_system"
 PROBES = (Problem("probe", "What is 1 + 1?", "2"),)  # stands for any question in the prompt's hash
 

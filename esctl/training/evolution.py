@@ -8,7 +8,7 @@ from collections import Counter
 from dataclasses import replace
 from itertools import takewhile
 
-from esctl.engines import Engine, Samples, Sampling
+from esctl.engines import Engine, Samples
 from esctl.errors import RunError
 from esctl.experiment.batches import batch
 from esctl.experiment.experiment import Experiment, Split
@@ -34,6 +34,7 @@ class Training:
     def __init__(self, experiment: Experiment, run: RunDir, engine: Engine, report: Report) -> None:
         self.experiment, self.recipe = experiment, experiment.recipe
         self.run, self.engine, self.report = run, engine, report
+        self._sampling = experiment.sampling(self.recipe.sampling.temperature, self.recipe.sampling.top_p)
         self.method = experiment.recipe.evolution
         self.objective = experiment.objective
         self.book = Logbook(experiment, run, engine)
@@ -104,14 +105,10 @@ class Training:
 
         rest = replace(round_, candidates=round_.candidates[first:])
         if rest.candidates:
-            self.engine.rollout(rest, chosen.token_ids, self._sampling(), self._seeds(chosen), on_candidate)
+            self.engine.rollout(rest, chosen.token_ids, self._sampling, self._seeds(chosen), on_candidate)
         self.book.count_failures(failed, len(rest.candidates) * len(chosen.problems) * self.objective.settings.n)
         self.scores += records[first:]
         return records
-
-    def _sampling(self) -> Sampling:
-        s = self.recipe.sampling
-        return Sampling(s.temperature, s.max_tokens, s.top_p)
 
     def _seeds(self, chosen: Split) -> list[list[int]] | None:
         """Token-sampling seeds, n per prompt and equal for all members; none when greedy."""

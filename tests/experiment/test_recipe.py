@@ -229,3 +229,22 @@ def test_another_method_lists_every_key_that_it_changes():
     found = changes(load_recipe("arithmetic/es", {}), load_recipe("arithmetic/essam", {}))
     assert found[:2] == ["label: ES → ESSAM", "method.kind: es → essam"]
     assert "method.rho: None → 0.015" in found
+
+
+@pytest.mark.parametrize(
+    ("sets", "stops"),
+    [
+        ([], ()),
+        (["prompt.style=raw"], ("\nQuestion:",)),
+        (["prompt.style=raw", "sampling.stop=[]"], ()),
+        (["prompt.style=raw", 'sampling.stop=["\\n\\n"]'], ("\n\n",)),
+        (["sampling.stop=['Q:', 'User:']"], ("Q:", "User:")),
+    ],
+)
+def test_raw_answers_end_at_the_next_question_unless_the_recipe_says_otherwise(sets, stops):
+    assert load_recipe("arithmetic/es", {}, sets).stops == stops
+
+
+def test_an_empty_stop_text_is_refused():
+    with pytest.raises(RecipeError, match=r"sampling\.stop"):
+        load_recipe("arithmetic/es", {}, ["sampling.stop=['']"])

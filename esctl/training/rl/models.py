@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Literal
 
 import torch
 
-from esctl.engines import Engine, EngineSpec, Sampling, chosen_kind, open_engine
+from esctl.engines import Engine, EngineSpec, chosen_kind, open_engine
 from esctl.engines.in_place import PolicyEngine
 from esctl.engines.process import random_states_kept, use_threads
 from esctl.engines.weights.model import check_model, load_module
@@ -76,8 +76,8 @@ def draw(
     recipe = experiment.recipe
     chosen = split.subset(batch(recipe.seed, step, recipe.prompts, range(len(split.problems))))
     seeds = [[sample_seed(recipe.seed, step, p, s) for s in range(samples)] for p in range(len(chosen.problems))]
-    s = recipe.sampling
-    completions = engine.complete(chosen.token_ids, Sampling(s.temperature, s.max_tokens, s.top_p), seeds)
+    sampling = experiment.sampling(recipe.sampling.temperature, recipe.sampling.top_p)
+    completions = engine.complete(chosen.token_ids, sampling, seeds)
     if not all(c.finite for own in completions for c in own):
         raise RunError(f"step {step}: the policy's logits are not finite; start another run with a lower method.lr")
     return chosen, experiment.reward(chosen.problems, completions)
