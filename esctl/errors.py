@@ -1,6 +1,6 @@
 """What can go wrong for a user, as one line each: what is wrong, where, and what to do next.
 
-Only `cli` prints these and turns them into exit codes: 2 for a mistake in what was asked, 1 for a failure on
+Only `cli` prints these and turns them into exit codes: 2 for a mistake of the user, 1 for a failure on
 the way, 130 after an interrupt.
 """
 
@@ -35,7 +35,7 @@ class Interrupted(EsctlError):  # noqa: N818
 
 
 class UsageError(EsctlError):
-    """What was asked cannot be done as asked (flag, recipe, path). Exit code 2."""
+    """A flag, a recipe or a path that cannot be used. Exit code 2."""
 
     exit_code = 2
 
@@ -53,11 +53,11 @@ class TaskError(UsageError):
 
 
 class EngineError(EsctlError):
-    """A model cannot be loaded or served by the engine that was asked for."""
+    """A model cannot be loaded or served by the engine of the recipe."""
 
 
 class RunError(EsctlError):
-    """A run directory is missing, used, locked, damaged, or does not fit what is asked of it."""
+    """A run directory is missing, used, locked, damaged, or does not fit the command."""
 
 
 class GradingError(EsctlError):

@@ -1,4 +1,4 @@
-"""Named points where a test may kill the process, to prove that nothing recorded is lost. Off unless asked for."""
+"""Named points where a test may kill the process, to prove that nothing recorded is lost. Off by default."""
 
 import os
 import signal
@@ -11,10 +11,10 @@ _arrivals: Counter[str] = Counter()
 
 def reach(point: str) -> None:
     """Die by SIGKILL here when the environment says so."""
-    wanted = os.environ.get(VARIABLE)
-    if wanted is None:
+    point_and_count = os.environ.get(VARIABLE)
+    if point_and_count is None:
         return
-    name, _, count = wanted.partition(":")
+    name, _, count = point_and_count.partition(":")
     _arrivals[point] += 1
     if name == point and _arrivals[point] == int(count or 1):
         os.kill(os.getpid(), signal.SIGKILL)

@@ -13,7 +13,7 @@ from esctl.engines.weights.center import Center
 from esctl.errors import UsageError, did_you_mean
 from esctl.experiment.experiment import Experiment, find_model
 from esctl.experiment.loading import dump_recipe, load_recipe, recipes
-from esctl.experiment.provenance import PACKAGES, git_state, noise_here, version
+from esctl.experiment.provenance import git_state, noise_here, package_versions
 from esctl.experiment.recipe import EMBEDDED, Plain, Recipe
 from esctl.runs.directory import RunDir
 from esctl.runs.records import Base, Cost, Peak, RunRecord
@@ -150,6 +150,6 @@ def _record(adoption: Adoption, experiment: Experiment, base_sha256: str, dim: i
         train=cost,
         peak_bytes=Peak(round(c.get("host_gib", 0) * GIB), round(c.get("device_gib", 0) * GIB)),
         engine=f"trained elsewhere{adoption.note and f': {adoption.note}'}",
-        versions={name: v for name in PACKAGES if (v := version(name))},
+        versions=package_versions(),
         git=git_state(),
     )

@@ -66,7 +66,8 @@ def parse_recipe(tree: Mapping[str, Plain], where: str, mistakes: Sequence[str] 
 def read_recipe_file(source: str) -> tuple[dict[str, Plain], str]:
     """The tree of a recipe file, or of a shipped recipe by name, and what to call it in messages."""
     shipped = not Path(source).is_file()
-    path, where = (find_recipe(source), f"recipe {source}") if shipped else (Path(source), source)
+    path = find_recipe(source) if shipped else Path(source)
+    where = f"recipe {source}" if shipped else source
     try:
         tree = read_yaml(path)
     except ValueError as error:
@@ -112,7 +113,8 @@ def recipe_tree(recipe: Recipe) -> dict[str, Plain]:
 
 def changes(old: Recipe, new: Recipe) -> list[str]:
     """`key: old → new` for every leaf that differs and that a resumed run may not change."""
-    a, b = dict(_leaves(recipe_tree(old))), dict(_leaves(recipe_tree(new)))
+    a = dict(_leaves(recipe_tree(old)))
+    b = dict(_leaves(recipe_tree(new)))
     keys = [k for k in {**a, **b} if a.get(k) != b.get(k) and k.split(".")[0] not in RESUMABLE]
     return [f"{k}: {a.get(k)} → {b.get(k)}" for k in keys]
 
@@ -141,7 +143,8 @@ def _parse_method(section: Plain) -> tuple[AnyMethod | None, list[str]]:
     """The `method:` section by the table of methods: each method's own fields are its schema."""
     if not isinstance(section, dict) or "kind" not in section:
         return None, [f"method.kind: say which method: {', '.join(TRAINED)}"]
-    kind, fields = str(section["kind"]), {str(k): v for k, v in section.items() if k != "kind"}
+    kind = str(section["kind"])
+    fields = {str(k): v for k, v in section.items() if k != "kind"}
     if kind not in ALL_METHODS:
         return None, [f"method.kind: unknown method {kind}{did_you_mean(kind, TRAINED)}; choose {', '.join(TRAINED)}"]
     known = [f.name for f in dataclasses.fields(ALL_METHODS[kind])]
@@ -159,7 +162,7 @@ def _parse_method(section: Plain) -> tuple[AnyMethod | None, list[str]]:
 
 
 def _built(method: type[AnyMethod], fields: Mapping[str, Plain]) -> tuple[AnyMethod | None, list[str]]:
-    """A method and all that is wrong with its fields: it names some at a time, which are left out to hear the next."""
+    """A method, and all that is wrong with its fields: checks stop at the first, which is then left out."""
     lines: list[str] = []
     while True:
         try:
@@ -181,11 +184,12 @@ def _field(detail: ErrorDetails) -> str:
 
 
 def _validated(tree: "Mapping[str, Plain | AnyMethod]") -> tuple[Recipe | None, list[str]]:
-    """A recipe, or all that is wrong with it: how keys fit each other is heard only without those that are unknown."""
+    """A recipe, or all that is wrong with it. Unknown keys hide misfits of other keys, so those are checked without."""
     try:
         return Recipe.model_validate(tree), []
     except ValidationError as error:
-        lines, unknown = _lines(error), [d["loc"] for d in error.errors() if d["type"] in UNKNOWN_KEY]
+        lines = _lines(error)
+        unknown = [d["loc"] for d in error.errors() if d["type"] in UNKNOWN_KEY]
         if len(unknown) < error.error_count():
             return None, lines
     known = {
@@ -212,7 +216,8 @@ def _lines(error: ValidationError, prefix: str = "") -> list[str]:
 def _mistake(detail: ErrorDetails, prefix: str) -> tuple[str, str]:
     """(key, message) of one of pydantic's errors; its names for the members of a union are no part of a key."""
     path = [p for p in (prefix, *map(str, detail["loc"])) if (p.isidentifier() or p.isdigit()) and p not in PLAIN_TYPES]
-    key, message = ".".join(path), detail["msg"].removeprefix("Value error, ")
+    key = ".".join(path)
+    message = detail["msg"].removeprefix("Value error, ")
     if detail["type"] in UNKNOWN_KEY:
         inside = _in_sections(key) if len(path) == 1 else ""
         return key, f"unknown key{inside or did_you_mean(path[-1], _keys_at(path[:-1]))}"

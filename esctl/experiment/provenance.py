@@ -37,7 +37,7 @@ def new_record(experiment: Experiment, engine: Engine, method: str) -> RunRecord
         dim=engine.dim,
         noise=noise_here(),
         engine=engine.description,
-        versions={name: v for name in PACKAGES if (v := version(name))},
+        versions=package_versions(),
         git=git_state(),
         argv=sys.argv[1:],
     )
@@ -68,6 +68,11 @@ def noise_here() -> NoiseRecord:
 def noise_name(record: RunRecord) -> str:
     """What seeds mean in a run, in one word."""
     return f"v{record.noise.version}-{record.noise.fingerprint}"
+
+
+def package_versions() -> dict[str, str]:
+    """The installed packages that can change a number."""
+    return {name: found for name in PACKAGES if (found := version(name))}
 
 
 def version(package: str) -> str | None:

@@ -23,7 +23,8 @@ def export_step(run: RunDir, step: int, target: Path, dtype: str) -> None:
 
 def center_at(run: RunDir, step: int) -> Center:
     """θ after `step` generations, bit for bit as training had it: from the newest checkpoint before it, or from θ₀."""
-    record, recipe = run.read_record(), read_recipe(run)
+    record = run.read_record()
+    recipe = read_recipe(run)
     now = noise_here()
     if record.noise != now:
         raise RunError(f"{run.path}: its seeds mean noise {record.noise}, but here {now}; use the esctl that wrote it")

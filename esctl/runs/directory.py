@@ -119,15 +119,15 @@ class RunDir:
         return read_lines(self.metrics, dict[str, float])
 
     def sample_file(self, generation: int) -> Path:
-        """Where the rollouts of a generation lie."""
+        """The file of a generation's rollouts."""
         return self.samples / f"{generation:05d}.jsonl"
 
     def checkpoint_file(self, generation: int) -> Path:
-        """Where the cached fp32 center after so many generations lies."""
+        """The file of the cached fp32 center after `generation` generations."""
         return self.checkpoints / f"{generation:05d}.safetensors"
 
     def checkpoint_folder(self, step: int) -> Path:
-        """Where the state of an RL trainer after so many steps lies."""
+        """The folder of an RL trainer's state after `step` steps."""
         return self.checkpoints / f"{step:05d}"
 
     def eval_files(self) -> list[Path]:

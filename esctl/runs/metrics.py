@@ -44,7 +44,8 @@ class Totals:
 
 def all_metrics(records: Sequence[ScoreRecord], moves: Sequence[Move], dim: int) -> tuple[Totals, list[Metrics]]:
     """One entry per finished generation, and what the next one goes on from."""
-    totals, found = Totals(), list[Metrics]()
+    totals = Totals()
+    found = list[Metrics]()
     groups = groupby(records, key=lambda r: r.generation)
     for (_, group), move in zip(groups, moves, strict=False):
         totals, metrics = next_metrics(totals, list(group), move, dim)
@@ -67,7 +68,8 @@ def next_metrics(before: Totals, records: Sequence[ScoreRecord], move: Move, dim
 
 def cost_of(records: Sequence[ScoreRecord], dim: int) -> Cost:
     """What so many candidates cost; a forward pass is some 2 operations per weight and token."""
-    prompt, generated = sum(r.prompt_tokens for r in records), sum(r.generated_tokens for r in records)
+    prompt = sum(r.prompt_tokens for r in records)
+    generated = sum(r.generated_tokens for r in records)
     seconds = math.fsum(r.seconds for r in records)
     return Cost(sum(r.rollouts for r in records), prompt, generated, 2.0 * dim * (prompt + generated), seconds)
 
@@ -98,7 +100,8 @@ def _one(number: int, group: Sequence[ScoreRecord]) -> Metrics:
 
 def warnings(metrics: Sequence[Metrics], patience: int = 3) -> list[str]:
     """What a person should know after the newest generation: no signal, or a collapse of reward or length."""
-    newest, recent = metrics[-1], metrics[-patience:]
+    newest = metrics[-1]
+    recent = metrics[-patience:]
     found = []
     if len(recent) == patience and all(m["reward/sd"] == 0 for m in recent):
         level = newest["reward/mean"]
@@ -112,9 +115,11 @@ def warnings(metrics: Sequence[Metrics], patience: int = 3) -> list[str]:
 
 def collapses(metrics: Sequence[Metrics], remedy: str) -> list[str]:
     """Whether reward or length has just collapsed, and what to do about the reward."""
-    newest, found = metrics[-1], list[str]()
+    newest = metrics[-1]
+    found = list[str]()
     best = max(m["reward/mean"] for m in metrics)
-    now, before = newest["reward/mean"], metrics[max(0, len(metrics) - 2)]["reward/mean"]
+    now = newest["reward/mean"]
+    before = metrics[max(0, len(metrics) - 2)]["reward/mean"]
     if best > 0.1 and now < best / 2 <= before:
         found.append(f"reward fell below half of its best, {now:.3f} from {best:.3f}; {remedy}")
     if newest["length/mean"] < 0.2 * metrics[0]["length/mean"]:

@@ -27,7 +27,9 @@ class History:
 
 def replay(method: Method, seed: int, dim: int, records: Sequence[ScoreRecord], path: Path) -> History:
     """Fold recorded scores through ask and tell; raises RunError where a record is not the one that must come next."""
-    state, moves, at = method.start(seed, dim), list[Move](), 0
+    state = method.start(seed, dim)
+    moves = list[Move]()
+    at = 0
     while at < len(records):
         expected = len(method.ask(state).candidates)
         batch = records[at : at + expected]
@@ -83,9 +85,10 @@ def latest_checkpoint(run: RunDir, generation: int) -> int | None:
 
 def _check_order(batch: Sequence[ScoreRecord], state: State, path: Path, at: int) -> None:
     for member, record in enumerate(batch):
-        found, wanted = (record.generation, record.round, record.member), (state.generation, state.index, member)
-        if found != wanted:
+        found = (record.generation, record.round, record.member)
+        expected = (state.generation, state.index, member)
+        if found != expected:
             raise RunError(
-                f"{path}:{at + member + 1}: holds generation, round, member {found} where {wanted} must come;"
+                f"{path}:{at + member + 1}: holds generation, round, member {found} where {expected} must come;"
                 " restore the file from a copy"
             )

@@ -12,7 +12,7 @@ import yaml
 
 from esctl.errors import RecipeError, RunError, UsageError
 from esctl.experiment.estimates.plan import rollouts_planned
-from esctl.experiment.loading import changes, dump_recipe, load_recipe, parse_recipe, read_recipe_file
+from esctl.experiment.loading import changes, dump_recipe, load_recipe, read_recipe
 from esctl.experiment.recipe import Plain, Recipe
 from esctl.runs.directory import RunDir, folder_name
 from esctl.runs.files import write_atomic
@@ -94,8 +94,7 @@ def is_finished(cell: Cell) -> bool:
     """Whether the run is there as asked; raises RunError where its directory holds another recipe."""
     if not cell.run.exists:
         return False
-    tree, where = read_recipe_file(str(cell.run.recipe))
-    recorded = parse_recipe(tree, where)
+    recorded = read_recipe(cell.run)
     different = changes(recorded, cell.recipe)
     if different:
         raise RunError(f"{cell.run.path}: holds another run ({'; '.join(different)}); choose another --root")

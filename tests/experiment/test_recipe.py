@@ -52,7 +52,7 @@ def test_every_method_ships_a_recipe_and_spells_out_its_own_fields(kind):
     assert recipe.label
 
 
-def test_all_mistakes_are_told_at_once_with_file_key_and_a_guess(tmp_path):
+def test_all_mistakes_are_reported_at_once_with_file_key_and_a_guess(tmp_path):
     text = """
     generatons: 3
     prompts: 0

@@ -127,7 +127,7 @@ def test_a_kill_before_the_rename_leaves_the_old_file(tmp_path):
     died = subprocess.run([sys.executable, "-c", code], env={"ESCTL_FAULT": "mid-rename:1"})
     assert died.returncode == -9
     assert read_json(path, RunRecord) == RECORD
-    write_atomic(path, b"newer")  # what the kill left beside it is in nobody's way
+    write_atomic(path, b"newer")  # the file that the kill left does no harm
     assert path.read_bytes() == b"newer"
     assert [p.name for p in tmp_path.iterdir()] == ["run.json"]
 

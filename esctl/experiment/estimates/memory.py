@@ -21,8 +21,8 @@ FP32 = 4  # bytes; master weights, gradients, Adam's moments, centers
 ITEMSIZE = {dtype.short: dtype.itemsize for dtype in dtypes.DTYPES}
 DTYPES = {dtype.name: dtype.short for dtype in dtypes.DTYPES}  # from the names in a recipe
 TILE = (4096, 32768)  # tokens and vocabulary of the logits that TRL's GRPO computes at once
-# What lies in host memory where the served weights lie on a GPU: the center, unless it is to lie there too. Then it has
-# a mirror on the host, which files and hashes are made of.
+# What is in host memory where the served weights are on a GPU: the center, unless it is on the GPU too. Then it has a
+# mirror on the host, from which files and hashes are made.
 PLACES = ("host", "device")
 HOST = ("center", "probe", "scratch")
 COPY_HOST = ("center of the copy",)  # of RL: the copy in vLLM is written from a center, as candidates are
@@ -58,7 +58,7 @@ class Setting:
     reference: bool = True  # a frozen copy of the base for the KL term
     copy: bool = True  # a copy of the policy in vLLM, for rollouts
     cpu: bool = False  # trained on a CPU, where no kernel works on a tile of logits in place
-    center: str = "host"  # host | device: where an fp32 center lies if the model is on a GPU
+    center: str = "host"  # host | device: where an fp32 center is if the model is on a GPU
 
     def __post_init__(self) -> None:
         if self.dtype not in ITEMSIZE:
@@ -82,7 +82,7 @@ class Footprint:
     method: str
     purposes: Mapping[str, int]
     kv: int
-    in_host: tuple[str, ...]  # purposes that stay in host memory where the model lies on a GPU
+    in_host: tuple[str, ...]  # purposes that stay in host memory where the model is on a GPU
 
     @property
     def total(self) -> int:
@@ -101,12 +101,12 @@ class Footprint:
 
     @property
     def host(self) -> int:
-        """What lies in host memory where the model lies on a GPU."""
+        """What is in host memory where the model is on a GPU."""
         return sum(self.purposes.get(name, 0) for name in self.in_host)
 
     @property
     def device(self) -> int:
-        """What lies beside the model."""
+        """What is on the device of the model."""
         return self.total - self.host
 
 
@@ -206,7 +206,7 @@ def logit_bytes(method: str, arch: Architecture, setting: Setting) -> int:
 
     PPO holds four fp32 tensors (logits, log-probabilities, and a gradient of each) for one chunk of tokens. TRL's GRPO
     works tile by tile: on a GPU a kernel writes the gradient over the logits; on a CPU torch makes it with seven fp32
-    tensors and one of booleans beside them.
+    tensors and one of booleans in addition.
     """
     tokens = setting.batch * setting.seq
     if method == "ppo":
@@ -272,11 +272,12 @@ def run_setting(recipe: Recipe, record: RunRecord) -> Setting:
     dtype = DTYPES.get(recipe.engine.dtype, "bf16" if on_device else "fp32")
     seq = record.train.prompt_tokens // record.train.rollouts + recipe.sampling.max_tokens
     rl = recipe.baseline
-    # Left to `auto`, the center of ES lies on a GPU, and that of RL's copy leaves the GPU to the trainer.
+    # Left to `auto`, the center of ES is on a GPU, and that of RL's copy leaves the GPU to the trainer.
     beside = ("device", "auto") if rl is None else ("device",)
     place = "device" if on_device and recipe.engine.center in beside else "host"
     if rl is None:
         return Setting(dtype, seq, recipe.prompts, rollouts=recipe.prompts, center=place)
-    rows, kept = min(rl.samples * recipe.prompts, ROWS), rl.gradient_checkpointing
+    rows = min(rl.samples * recipe.prompts, ROWS)
+    kept = rl.gradient_checkpointing
     copied = not record.engine.endswith(OWN_ROLLOUTS)
     return Setting(DTYPES[rl.precision], seq, rl.microbatch, kept, rows, rl.kl > 0, copied, not on_device, place)

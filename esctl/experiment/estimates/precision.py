@@ -94,7 +94,9 @@ def realised(recipe: Recipe, dtype: str) -> Realised:
 
 def moves_of(method: Method, seed: int, dim: int) -> dict[str, Move]:
     """What a first generation writes if scores are standard normal: a candidate, the probe if any, and the step."""
-    scores, state, found = random.Random(seed), method.start(seed, dim), dict[str, Move]()
+    scores = random.Random(seed)
+    state = method.start(seed, dim)
+    found = dict[str, Move]()
     move = EMPTY
     while state.generation == 0:
         round_ = method.ask(state)
@@ -121,7 +123,8 @@ def tensor_sums(name: str, theta: Float32, move: Move, dtype: str) -> Sums:
     total = Sums()
     for start in _starts(theta.size):
         span = theta[start : start + SPAN]
-        asked, exact = np.zeros_like(span), np.empty_like(span)
+        asked = np.zeros_like(span)
+        exact = np.empty_like(span)
         cpu.write(asked, asked, move, tensor_id(name), start)
         cpu.write(exact, span, move, tensor_id(name), start)
         total += _compared(asked.astype(np.float64), _cast(exact, dtype) - _cast(span, dtype))
@@ -146,7 +149,8 @@ def _cast(values: Float32, dtype: str) -> NDArray[np.float64]:
 def _tensors(model: Path | str) -> Iterator[tuple[str, Float32]]:
     """Each canonical tensor as fp32[n]; a folder in another format is converted as a whole first."""
     folder, config = check_model(model)
-    stored, shapes = stored_tensors(folder), canonical_shapes(config)
+    stored = stored_tensors(folder)
+    shapes = canonical_shapes(config)
     if {name: tensor.shape for name, tensor in stored.items()} == shapes:
         for name, tensor in stored.items():
             values = np.empty(shapes[name], np.float32)
