@@ -100,3 +100,11 @@ def test_files_and_functions_stay_small_and_say_what_they_know(source):
     assert not long
     assert ast.get_docstring(tree), "a module opens with what it knows"
     assert source.stem not in ("utils", "util", "common", "helpers", "manager", "misc")
+
+
+@pytest.mark.parametrize("source", SOURCES, ids=name_of)
+def test_text_is_read_and_written_as_utf_8_under_every_locale(source):
+    calls = [n for n in ast.walk(ast.parse(source.read_text(encoding="utf-8"))) if isinstance(n, ast.Call)]
+    texts = [c for c in calls if isinstance(c.func, ast.Attribute) and c.func.attr in ("read_text", "write_text")]
+    named = {c.lineno: [ast.unparse(value) for value in (*c.args, *(k.value for k in c.keywords))] for c in texts}
+    assert [line for line, values in named.items() if "'utf-8'" not in values] == []

@@ -1,4 +1,7 @@
-"""Texts of what things cost: the dry run of a recipe, `esctl memory`, `esctl precision`. Numbers: `estimates`."""
+"""The texts of what is estimated before anything is trained: `esctl precision`, `esctl memory` and `--dry-run`.
+
+The numbers come from `experiment.estimates`, and what a run held from its `run.json`.
+"""
 
 import json
 from collections.abc import Iterator, Sequence
@@ -208,7 +211,7 @@ def _evolution_costs(recipe: Recipe, dim: int) -> dict[str, str]:
 
 
 def served_text(recipe: Recipe, dim: int) -> str:
-    """What the weights that models read take, in all engines. A dtype that is left open depends on the machine."""
+    """Memory of the served weights of all engines; the dtype `auto` depends on the machine."""
     engine = recipe.engine
 
     def held(dtype: str) -> str:
@@ -232,7 +235,7 @@ def center_text(recipe: Recipe, dim: int) -> str:
 
 
 def _size(size: float) -> str:
-    """Bytes as a person says them: also what a model of a million weights holds is more than 0.00."""
+    """GiB, or MiB below a tenth of one, so that a tiny model does not read 0.00."""
     return f"{size / GIB:.2f} GiB" if size >= GIB / 10 else f"{size * 1024 / GIB:.1f} MiB"
 
 

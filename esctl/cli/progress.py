@@ -35,7 +35,7 @@ class TrainingDisplay:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if self._numbers:
-            self._bar.update(self._task, state=self._numbers)  # nothing is left of a run that is over
+            self._bar.update(self._task, state=self._numbers)  # without the time left: the run is over
         self._bar.stop()
 
     def __call__(self, event: Event) -> None:
@@ -85,14 +85,14 @@ class EvaluationDisplay:
 
 
 class _State(ProgressColumn):
-    """What is cut where a terminal is narrow: its end goes first, so that it opens with what matters most."""
+    """The state of a run; on a narrow terminal its end is cut, so what matters most comes first."""
 
     def render(self, task: Task) -> Text:
         return Text(task.fields["state"], no_wrap=True, overflow="ellipsis")
 
 
 def _live_bar(console: Console, transient: bool = False) -> Progress:
-    """What, how far, its state and the time since its start; on a terminal only."""
+    """Label, bar, count, state and elapsed time; shown on a terminal only."""
     whole = Column(no_wrap=True)  # such a column is not narrowed while another can be
     return Progress(
         TextColumn("{task.description}", style="bold", markup=False),
@@ -133,7 +133,7 @@ def eval_line(record: EvalRecord) -> str:
 
 
 def jobs_line(progress: JobsProgress) -> str:
-    """What of many jobs is done, what runs, and how long is left."""
+    """How many jobs are done or failed, which run, and the time left."""
     failed = f", {progress.failed} failed" if progress.failed else ""
     left = f"; some {duration(progress.seconds_left)} left" if progress.running and progress.seconds_left else ""
     running = f"; running: {', '.join(progress.running)}" if progress.running else ""
@@ -141,7 +141,7 @@ def jobs_line(progress: JobsProgress) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Seconds as a person says them."""
+    """Seconds as hours and minutes, minutes and seconds, or seconds."""
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     if hours:

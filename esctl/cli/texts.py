@@ -1,13 +1,4 @@
-"""A sharpness measurement as text for a person, and as JSON.
-
-`esctl eval` and `esctl passk`: evaluations of a run's weights or of a plain model, greedy or sampled.
-
-Leaves which weights those are to `target`, and drawing to `evaluate`. What is stored already is read: no engine starts.
-
-pass@k: what `esctl passk` may be asked for, and what stored evaluations answer, as a table or JSON.
-
-Leaves drawing samples to `evaluate`, and coverage to `coverage`. No torch.
-"""
+"""The texts of measurements: `esctl eval`, `esctl passk` and `esctl sharpness`, for a person or as JSON."""
 
 import math
 from collections.abc import Sequence

@@ -52,7 +52,7 @@ class ReferenceSet:
 
 def reference_sets() -> dict[str, ReferenceSet]:
     """Every set that ships, by name."""
-    return TypeAdapter(dict[str, ReferenceSet]).validate_python(yaml.safe_load(FILE.read_text()))
+    return TypeAdapter(dict[str, ReferenceSet]).validate_python(yaml.safe_load(FILE.read_text(encoding="utf-8")))
 
 
 def references(name: str, task: str) -> list[Reference]:

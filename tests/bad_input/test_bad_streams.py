@@ -105,3 +105,12 @@ def test_no_markup_of_a_label_reaches_the_progress_line():
     assert "[red]ES[/red]" in text
     assert "[bold]note" in text
     assert not re.search("\x1b\\]|\x1b\\[2J|\u202e|\x9b|\x07", text)
+
+
+def test_the_runs_of_a_folder_are_listed_and_a_damaged_one_hides_no_other(stage):
+    (stage / "folder" / "run.json").write_text("{", encoding="utf-8")
+    done = esctl("show .", stage, HERE | NO_UNICODE)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert re.search(r"^mini +ES +es +finished +10  arithmetic test 50\.0$", done.stdout, re.MULTILINE)
+    assert re.search(r"^folder +unreadable$", done.stdout, re.MULTILINE)
+    assert re.search(r"^folder/run\.json: not JSON", done.stdout, re.MULTILINE)
