@@ -113,10 +113,14 @@ def numbers(flag: str, text: str | None) -> tuple[float, ...] | None:
     """`0.01,0.02`, in order and once each; None when nothing was said."""
     if text is None:
         return None
+    example = {"--scales": "0.5,1,2"}.get(flag, "0.01,0.02")
     try:
-        return tuple(sorted({float(part) for part in text.split(",")}))
+        values = {float(part) for part in text.split(",")}
     except ValueError:
-        raise UsageError(f"{flag} {text}: write numbers between commas, such as {flag} 0.01,0.02") from None
+        raise UsageError(f"{flag} {text}: write numbers between commas, such as {flag} {example}") from None
+    if not all(value > 0 and math.isfinite(value) for value in values):
+        raise UsageError(f"{flag} {text}: give numbers above 0, such as {flag} {example}")
+    return tuple(sorted(values))
 
 
 @dataclass(frozen=True)

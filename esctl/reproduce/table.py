@@ -118,7 +118,7 @@ def read_table(name: str) -> TableSection:
 def plan_table(table: TableSection, root: Path, full: bool = False) -> list[Planned]:
     """Every run of the table, each recipe validated."""
     if full and table.full is None:
-        raise UsageError("FULL: this table has no `full` section")
+        raise UsageError("--full: this table has no section `full`; leave --full out, or add the section")
     more = table.full if full and table.full else FullSection(seeds=table.seeds)
     found: list[Planned] = []
     for model in table.models:

@@ -99,12 +99,12 @@ PLAIN = [
     (
         "sharpness embedded --sigmas 0.01,0",
         2,
-        "--sigmas 0,0.01: give numbers above 0",
+        "--sigmas 0.01,0: give numbers above 0, such as --sigmas 0.01,0.02",
     ),
     (
         "sharpness embedded --scales 1;2",
         2,
-        "--scales 1;2: write numbers between commas, such as --scales 0.01,0.02",
+        "--scales 1;2: write numbers between commas, such as --scales 0.5,1,2",
     ),
     (
         "sharpness embedded --rho -1",
