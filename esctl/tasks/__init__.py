@@ -91,7 +91,7 @@ class TaskSpec:
     data: str | None = None  # a local file or folder in place of the hub; for `file` also a hub id
     columns: Columns = Columns()
     limits: Limits = Limits()
-    think: str = "auto"  # how a thought before the answer is told: auto, none, or the string that ends it
+    think: str = "auto"  # the end of a thought: auto (known tags), none, or a string
 
     @property
     def path(self) -> Path | None:
