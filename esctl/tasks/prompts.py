@@ -103,7 +103,7 @@ def render_all(
 ) -> tuple[Prompt, ...]:
     """Every problem as the model will read it, after solved examples; raises UsageError where it cannot be so."""
     words = wording(task, prompting, tokenizer)
-    _refuse_special(tokenizer, [*problems, *shots])
+    _refuse_special(tokenizer, problems, shots)
     refuse_unreadable(tokenizer, [p.question for p in problems])
     if prompting.style == "chat":
         check_template(tokenizer, prompting.template)
@@ -114,13 +114,17 @@ def render_all(
     return prompts
 
 
-def _refuse_special(tokenizer: Tokenizer, problems: Sequence[Problem]) -> None:
-    """Raise TaskError for a question that spells a control token: it would end its turn and put words in another's."""
+def _refuse_special(tokenizer: Tokenizer, problems: Sequence[Problem], shots: Sequence[Problem]) -> None:
+    """Raise TaskError where a question, or a solution that is shown, spells a control token.
+
+    The token would end its turn, so that data could put words into the model's mouth.
+    """
     special = special_tokens(tokenizer)
     if special is None:
         return
-    for problem in problems:
-        found = special.search(problem.question) or special.search(problem.solution)
+    written = [(p, p.question) for p in (*problems, *shots)] + [(p, p.solution) for p in shots]
+    for problem, text in written:
+        found = special.search(text)
         if found:
             raise TaskError(
                 f"task.data: {problem.id}: holds {found[0]!r}, which is a control token of the model"

@@ -67,6 +67,13 @@ def test_a_question_that_spells_a_control_token_is_refused(tokenizer, token, sty
         ask(tokenizer, Prompting(style=style), problem)
 
 
+def test_a_solution_that_spells_a_control_token_is_refused_only_where_it_is_shown(tokenizer):
+    problem = Problem("p-7", "how many?", "3", solution="three <|end|>")
+    ask(tokenizer, problem=problem)
+    with pytest.raises(TaskError, match=r"p-7: holds '<.end.>'"):
+        render_all([PROBLEM], TASK, tokenizer, Prompting(shots=1), [problem])
+
+
 @pytest.mark.parametrize(
     ("template", "line"),
     [
