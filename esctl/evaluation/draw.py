@@ -71,24 +71,37 @@ def draw_evaluation(
     files are those of an evaluation that nothing interrupted, but for the seconds.
     """
     path = eval_path(experiment, run, request)
-    if stored_eval(experiment, run, request) is not None:
+    weights = engine.center_sha256()
+    if stored_eval(experiment, run, request, weights) is not None:
         return None
-    have, seconds = _kept(path)
-    seconds += _draw_missing(experiment, engine, request, path, have, report)
+    have, seconds = _kept(path, weights)
+    seconds += _draw_missing(experiment, engine, request, path, have, report, weights)
     ids, n = [p.id for p in request.split.problems], request.decoding.n
     samples = [[have[problem, s] for s in range(n)] for problem in ids]
-    record = _record(experiment, engine, request, samples, seconds)
+    record = _record(experiment, engine, request, samples, seconds, weights)
     write_gzip_lines(path.with_suffix(".jsonl.gz"), (s for own in samples for s in own))
     write_json(path, record)
     part_path(path).unlink(missing_ok=True)
     return record
 
 
-def stored_eval(experiment: Experiment, run: RunDir, request: EvalRequest) -> EvalRecord | None:
-    """The stored evaluation that answers a request: equal settings, and at least as many samples."""
+def stored_eval(experiment: Experiment, run: RunDir, request: EvalRequest, weights: str) -> EvalRecord | None:
+    """The stored evaluation that answers a request: equal settings, and at least as many samples.
+
+    `weights` is the hash of the weights that the request is about; RunError where the stored ones were others.
+    """
     path = eval_path(experiment, run, request)
-    record = read_json(path, EvalRecord) if path.is_file() else None
-    return record if record is not None and record.sampling.n >= request.decoding.n else None
+    if not path.is_file():
+        return None
+    record = read_json(path, EvalRecord)
+    run.refuse_other_weights(path, record.weights_sha256, weights)
+    return record if record.sampling.n >= request.decoding.n else None
+
+
+def has_stored(experiment: Experiment, run: RunDir, request: EvalRequest) -> bool:
+    """Whether a file answers a request, whatever weights it is of; reads no weights."""
+    path = eval_path(experiment, run, request)
+    return path.is_file() and read_json(path, EvalRecord).sampling.n >= request.decoding.n
 
 
 def eval_path(experiment: Experiment, run: RunDir, request: EvalRequest) -> Path:
@@ -113,15 +126,15 @@ def part_path(path: Path) -> Path:
     return path.with_suffix(".part.jsonl")
 
 
-def _kept(path: Path) -> tuple[dict[tuple[str, int], EvalSample], float]:
-    """Samples that are on disk for these settings, and the seconds they took."""
+def _kept(path: Path, weights: str) -> tuple[dict[tuple[str, int], EvalSample], float]:
+    """Samples of these weights that are on disk for these settings, and the seconds they took."""
     record = read_json(path, EvalRecord) if path.is_file() else None
     whole, part = path.with_suffix(".jsonl.gz"), part_path(path)
     before = read_gzip_lines(whole, EvalSample) if whole.is_file() else []
     drop_torn_line(part)
     # Chunks of samples that the file has already were left by a kill after it was written.
     first, seconds = (0, 0.0) if record is None else (record.sampling.n, record.cost.seconds)
-    parts = [p for p in read_lines(part, EvalPart) if p.samples[-1].sample >= first]
+    parts = [p for p in read_lines(part, EvalPart) if p.samples[-1].sample >= first and p.weights_sha256 == weights]
     samples = [*before, *(s for p in parts for s in p.samples)]
     return {(s.problem, s.sample): s for s in samples}, seconds + sum(p.seconds for p in parts)
 
@@ -133,6 +146,7 @@ def _draw_missing(
     path: Path,
     have: dict[tuple[str, int], EvalSample],
     report: ReportProgress,
+    weights: str,
 ) -> float:
     """Add what is missing to `have`, chunk by chunk, each on disk before the next begins; returns the seconds."""
     ids, n = [p.id for p in request.split.problems], request.decoding.n
@@ -145,7 +159,7 @@ def _draw_missing(
         seconds = time.perf_counter() - begun
         have |= {(s.problem, s.sample): s for s in samples}
         if chunk is not plan[-1]:  # the last is followed by the file itself
-            append_lines(part_path(path), [EvalPart(samples, seconds)], sync=True)
+            append_lines(part_path(path), [EvalPart(samples, seconds, weights)], sync=True)
         drawn, tokens, spent = drawn + len(samples), tokens + sum(s.tokens for s in samples), spent + seconds
         report(EvalProgress(total - left + drawn, total, drawn, tokens, spent))
     return spent
@@ -197,6 +211,7 @@ def _record(
     request: EvalRequest,
     samples: Sequence[Sequence[EvalSample]],
     seconds: float,
+    weights: str,
 ) -> EvalRecord:
     split, decoding = request.split, request.decoding
     return EvalRecord(
@@ -215,7 +230,7 @@ def _record(
         mode=decoding.mode,
         prompt_sha256=experiment.prompt_sha256,
         problems_sha256=split.sha256,
-        weights_sha256=engine.center_sha256(),
+        weights_sha256=weights,
         problems=problem_counts([p.id for p in split.problems], [p.difficulty for p in split.problems], samples),
         cost=_cost(split, samples, engine.dim, seconds),
         grader_failures=dict(Counter(s.failure for own in samples for s in own if s.failure is not None)),

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from esctl.engines import Engine
 from esctl.errors import UsageError
-from esctl.evaluation.draw import EvalProgress, EvalRequest, draw_evaluation, stored_eval
+from esctl.evaluation.draw import EvalProgress, EvalRequest, draw_evaluation, has_stored, stored_eval
 from esctl.evaluation.sampling import GREEDY, Decoding
 from esctl.evaluation.target import Target, TargetRequest, find_target
 from esctl.experiment.experiment import Experiment
@@ -71,14 +71,13 @@ def evaluate(
 
 
 def _stored(target: Target, jobs: Sequence[_Job]) -> list[EvalRecord] | None:
-    """All that was asked, where all of it is stored; the weights are read once to be sure whose they are."""
-    found = [stored_eval(job.experiment, target.folder, job.request) for job in jobs]
-    records = [record for record in found if record is not None]
-    if len(records) < len(jobs):
+    """All that was requested, where all of it is stored; the weights are read once to be sure whose they are."""
+    if not all(has_stored(job.experiment, target.folder, job.request) for job in jobs):
         return None
-    if not target.trained:
-        target.refuse_other_model(jobs[0].experiment.center().weights_sha256())
-    return records
+    weights = target.weights_sha256(jobs[0].experiment)
+    target.refuse_other_model(weights)
+    found = [stored_eval(job.experiment, target.folder, job.request, weights) for job in jobs]
+    return [record for record in found if record is not None]
 
 
 def _evaluated(target: Target, jobs: Sequence[_Job], engine: Engine, report: Report) -> list[EvalRecord]:
@@ -90,7 +89,7 @@ def _evaluated(target: Target, jobs: Sequence[_Job], engine: Engine, report: Rep
             report(what, progress)
 
         found = draw_evaluation(job.experiment, run, engine, job.request, tell)
-        found = found or stored_eval(job.experiment, run, job.request)
+        found = found or stored_eval(job.experiment, run, job.request, engine.center_sha256())
         assert found is not None, job.request
         records.append(found)
         _count(target, record, engine)

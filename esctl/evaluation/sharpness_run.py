@@ -182,9 +182,10 @@ def measure_sharpness(
     bench = _Bench(target, experiment, split, settings, solutions(experiment, split))
     with target.folder.lock():
         if bench.path.is_file():
-            if not target.trained:
-                target.refuse_other_model(experiment.center().weights_sha256())
+            weights = target.weights_sha256(experiment)
+            target.refuse_other_model(weights)
             record = read_json(bench.path, SharpnessRecord)
+            target.folder.refuse_other_weights(bench.path, record.weights_sha256, weights)
         else:
             record = _measured(bench, report)
     return StoredSharpness(target.folder.path, record, target.folder.read_record().dim)
@@ -225,7 +226,12 @@ class _Reader:
 
     def __init__(self, bench: _Bench, engine: Engine, part: Path, report: Report) -> None:
         self.bench, self.engine, self.part, self.report = bench, engine, part, report
-        own = [p for p in read_lines(part, SharpnessPart) if p.engine == engine.description]
+        self.weights = engine.center_sha256()
+        own = [
+            p
+            for p in read_lines(part, SharpnessPart)
+            if p.engine == engine.description and p.weights_sha256 == self.weights
+        ]
         self.known = {(p.kind, p.place): p for p in own}
         self.asked, self.old = Counter[str](), len(self.known)
 
@@ -292,7 +298,7 @@ class _Reader:
     ) -> None:
         """On disk before the next candidate begins."""
         cost = Cost(rollouts, prompt, generated, 2.0 * self.engine.dim * (prompt + generated), seconds)
-        self.known[key] = SharpnessPart(self.engine.description, *key, value, cost)
+        self.known[key] = SharpnessPart(self.engine.description, *key, value, cost, self.weights)
         append_lines(self.part, [self.known[key]], sync=True)
         new = list(self.known.values())[self.old :]
         spent, tokens = sum(p.cost.seconds for p in new), sum(p.cost.generated_tokens for p in new)

@@ -19,9 +19,8 @@ from esctl.experiment.rebuild import center_at
 from esctl.experiment.recipe import EMBEDDED, Plain, Recipe
 from esctl.methods import BASELINES, METHODS
 from esctl.runs.directory import RunDir, folder_name
-from esctl.runs.records import BASE, RunRecord
+from esctl.runs.records import BASE, EXTERNAL, RunRecord
 
-EXTERNAL = "external"  # the method of an adopted model
 SCRATCH = ".center-"  # folders for weights of one generation, until an engine has read them
 
 
@@ -81,6 +80,11 @@ class Target:
                 " restore its tokenizer files, or evaluate the folder as a model of its own"
             )
         return experiment
+
+    def weights_sha256(self, experiment: Experiment) -> str:
+        """The hash of these weights, read or rebuilt now; no engine starts."""
+        center = center_at(self.folder, self.step) if self.rebuilt else experiment.center()
+        return center.weights_sha256()
 
     def begin(self, experiment: Experiment, engine: Engine) -> RunRecord:
         """The record of the run; a plain model's directory is made now. Refuses one that is another model's."""

@@ -16,7 +16,7 @@ import filelock
 from esctl.errors import RunError
 from esctl.runs.files import read_json, read_limited, read_lines, write_atomic, write_json
 from esctl.runs.plain_yaml import YAML_LIMIT
-from esctl.runs.records import EvalRecord, RunRecord, ScoreRecord
+from esctl.runs.records import BASE, EXTERNAL, EvalRecord, RunRecord, ScoreRecord
 
 OWN_FOLDERS = ("samples", "weights", "checkpoints", "evals", "sharpness", "tensorboard")
 NO_LOCK = "ESCTL_NO_LOCK"  # an environment variable
@@ -105,6 +105,23 @@ class RunDir:
                 f"{self.recipe}: was edited since the run was recorded, so it no longer says what was trained;"
                 " restore it from a copy, or start another run with `--recipe`"
             )
+
+    def refuse_other_weights(self, path: Path, recorded: str, now: str) -> None:
+        """RunError where a stored measurement is of other weights than those that would be given its numbers.
+
+        Weights that were kept are known by two hashes: training measures θ in fp32, later commands what weights/ holds.
+        """
+        if recorded == now or not self.exists:
+            return
+        record = self.read_record()
+        if recorded in record.kept_sha256 and now in record.kept_sha256:
+            return
+        if not record.kept_sha256 and record.method not in (BASE, EXTERNAL) and "float32" not in record.engine:
+            return  # esctl 0.1.0 did not record the hash of weights/, which differs from that of θ below fp32
+        raise RunError(
+            f"{path}: was measured on weights {recorded[:8]}, and these are {now[:8]}: the run's weights, recipe or"
+            " scores have changed since; restore them, or move the file away and measure again"
+        )
 
     def write_record(self, record: RunRecord) -> None:
         """Replace `run.json`."""

@@ -68,6 +68,8 @@ class RunRecord:
     status: str = "running"  # running | interrupted | failed | finished
     generation: Count = 0  # generations done
     kept_generation: Count | None = None  # the generation that weights/ holds
+    # The hashes of that generation: of θ in fp32, and of weights/, which is cast to the serving dtype.
+    kept_sha256: list[str] = field(default_factory=list)
     train: Cost = Cost()
     eval: Cost = Cost()
     peak_bytes: Peak = Peak()
@@ -203,6 +205,7 @@ class EvalPart:
 
     samples: list[EvalSample]
     seconds: float
+    weights_sha256: str = ""  # "" in parts of esctl 0.1.0
 
 
 @dataclass(frozen=True)
@@ -214,6 +217,7 @@ class SharpnessPart:
     place: int  # in the order in which candidates of this kind are read
     value: float
     cost: Cost
+    weights_sha256: str = ""  # "" in parts of esctl 0.1.0
 
 
 @dataclass(frozen=True)
@@ -264,6 +268,7 @@ def strict_share(record: EvalRecord) -> float:
 
 
 BASE = "base"  # a run's method where nothing was trained
+EXTERNAL = "external"  # a run's method where the model was trained elsewhere
 WEIGHT = "weight"  # a mode's kind: samples differ in their weights
 
 

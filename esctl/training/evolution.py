@@ -180,6 +180,7 @@ class Training:
         if self.book.record.kept_generation != kept or not self.run.weights.is_dir():
             self._move_engine_to(kept)
             self.engine.save(self.run.weights)
+            self.book.keep(kept)
         if self.recipe.eval.final:
             self._evaluate(self.recipe.eval.final, None, kept)
         self.book.write(replace(self.book.record, status="finished", kept_generation=kept))

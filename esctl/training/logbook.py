@@ -7,6 +7,7 @@ from collections import Counter
 from dataclasses import replace
 
 from esctl.engines import Engine
+from esctl.engines.weights.center import Center
 from esctl.errors import RunError
 from esctl.evaluation.draw import EvalRequest, draw_evaluation
 from esctl.experiment.experiment import Experiment, Split
@@ -40,6 +41,16 @@ class Logbook:
         """Make this the record, with the memory held until now."""
         self.record = replace(record, peak_bytes=peak_bytes(self._engine, record.peak_bytes))
         self._run.write_record(self.record)
+
+    def keep(self, generation: int) -> None:
+        """Record which generation weights/ holds, and by which hashes it is known.
+
+        The engine holds θ in fp32; weights/ holds what is served, which below fp32 is another hash.
+        """
+        center = self._engine.center_sha256()
+        cast = "float32" not in self._engine.description
+        stored = Center.load(self._run.weights).weights_sha256() if cast else center
+        self.write(replace(self.record, kept_generation=generation, kept_sha256=[center, stored]))
 
     def count_failures(self, failed: Counter[str], samples: int) -> None:
         """Record gradings that failed, by cause; raises GradingError where they are too many of so many samples."""

@@ -166,7 +166,7 @@ class Recorder:
 
     def _save_weights(self) -> None:
         self.engine.save(self.run.weights)
-        self.book.write(replace(self.book.record, kept_generation=self.done))
+        self.book.keep(self.done)
 
 
 def step_metrics(step: Step, number: int, before: Cost) -> Metrics:
