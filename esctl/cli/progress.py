@@ -137,7 +137,9 @@ def jobs_line(progress: JobsProgress) -> str:
     failed = f", {progress.failed} failed" if progress.failed else ""
     left = f"; some {duration(progress.seconds_left)} left" if progress.running and progress.seconds_left else ""
     running = f"; running: {', '.join(progress.running)}" if progress.running else ""
-    return f"{progress.done}/{progress.total} done{failed}{running}{left}"
+    held = ", ".join(progress.blocked)
+    blocked = f"; waiting for another process to release: {held}" if held else ""
+    return f"{progress.done}/{progress.total} done{failed}{running}{left}{blocked}"
 
 
 def duration(seconds: float) -> str:

@@ -136,6 +136,8 @@ def _train(recipe: "Recipe", folder: Path, resume: bool, track: str | None) -> N
 
     run = RunDir(folder)
     if resume and session.has_nothing_to_do(recipe, run):
+        with tracked(track, run, lambda event: None):
+            pass  # copies what is recorded to the tracker
         out(f"{folder}: already finished; --generations N goes on, `esctl show {folder}` shows what it did")
         _say_finished(run, run.read_record())
         return

@@ -82,10 +82,10 @@ def _train(job: RowJob, display: "Callable[[str], AbstractContextManager[Report]
 
     run = RunDir(Path(job.run))
     recipe = load_recipe(job.recipe, {})
-    if run.exists and run.read_record().status == "finished" and run.read_record().generation == recipe.generations:
+    if session.has_nothing_to_do(recipe, run):
         return
     with display(recipe.label) as report:
-        session.train(recipe, run, run.exists, report)
+        session.train(recipe, run, run.exists or run.recipe.exists(), report)
 
 
 def _base_model(job: RowJob) -> str:

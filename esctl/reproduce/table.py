@@ -164,7 +164,7 @@ def run_table(
 def _job(planned: Planned, root: Path) -> Job:
     write_atomic(Path(planned.job.recipe), dump_recipe(planned.recipe).encode())
     argv = ("esctl", "row", adapter(RowJob).dump_json(planned.job).decode())
-    return Job(planned.name, argv, root / "logs" / f"{planned.name}.log", planned.work)
+    return Job(planned.name, argv, root / "logs" / f"{planned.name}.log", planned.work, RunDir(Path(planned.job.run)))
 
 
 def short_name(model: str) -> str:

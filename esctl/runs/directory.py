@@ -79,6 +79,22 @@ class RunDir:
         finally:
             lock.release()
 
+    @property
+    def is_locked(self) -> bool:
+        """Whether another process holds the lock now; False where nobody ever took it or where it cannot be known."""
+        path = self.path / ".lock"
+        if os.environ.get(NO_LOCK) or not path.exists():
+            return False
+        lock = filelock.FileLock(path, timeout=0)
+        try:
+            lock.acquire()
+        except filelock.Timeout:
+            return True
+        except OSError:
+            return False
+        lock.release()
+        return False
+
     def read_record(self) -> RunRecord:
         """`run.json`, checked."""
         if not self.exists:

@@ -1,6 +1,6 @@
-"""One command's work on one run: open or continue its directory, start the engine, record who ran what on what.
+"""One training command on one run: check its directory, lock it, start the engine, and record how the command ended.
 
-Leaves the loop to `train` and single evaluations to `evaluate`.
+The loop itself is `evolution.Training` for ES and `rl.recorder.Recorder` for RL.
 """
 
 from collections.abc import Callable, Iterator
@@ -23,12 +23,16 @@ from esctl.training.rl.recorder import Recorder
 
 
 def train(recipe: Recipe, run: RunDir, resume: bool, report: Report) -> RunRecord:
-    """Train a recipe in a run directory to its end, from nothing or from what is recorded there."""
-    if not resume and run.path.exists():
+    """Train a recipe in a run directory to its end, from nothing or from what is recorded there.
+
+    A resumed run that is finished is left alone: no model is loaded, and its record keeps the command that made it.
+    """
+    if resume:
+        refuse_changes(run, read_recipe(run), recipe)
+        if has_nothing_to_do(recipe, run):
+            return run.read_record()
+    elif run.path.exists():
         run.refuse_used()
-    recorded = read_recipe(run) if resume else None
-    if recorded is not None:
-        refuse_changes(run, recorded, recipe)
     experiment = Experiment(recipe)
     experiment.check_training()
     with run.lock():

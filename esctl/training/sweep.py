@@ -1,6 +1,6 @@
 """A grid of settings times seeds, from one recipe: one run directory each, finished ones skipped, ending in a table.
 
-Leaves running processes to `jobs` and the training to `esctl train`, which each of them is.
+Each run is an `esctl train` in a process of its own, which `jobs` starts.
 """
 
 import itertools
@@ -111,12 +111,12 @@ def refuse_split(cell: Cell, split: str) -> None:
 
 
 def train_job(cell: Cell, root: Path) -> Job:
-    """`esctl train` of a cell, continuing what is there; its recipe and log lie beside the run directories."""
+    """`esctl train` of a cell, which starts it or continues it; its recipe and log are in folders of `root`."""
     recipe = root / "recipes" / f"{cell.name}.yaml"
     write_atomic(recipe, dump_recipe(cell.recipe).encode())
-    go_on = ("--resume",) if cell.run.exists else ()
-    argv = ("esctl", "train", "--recipe", str(recipe), "--run", str(cell.run.path), *go_on)
-    return Job(cell.name, argv, root / "logs" / f"{cell.name}.log", rollouts_planned(cell.recipe))
+    # Which of both is decided when the job starts: until then another process may begin the run.
+    argv = ("esctl", "train", "--recipe", str(recipe), "--run", str(cell.run.path), "--resume", "auto")
+    return Job(cell.name, argv, root / "logs" / f"{cell.name}.log", rollouts_planned(cell.recipe), cell.run)
 
 
 def run_sweep(found: Sequence[Cell], root: Path, at_once: int, report: Callable[[Progress], None]) -> list[Failure]:

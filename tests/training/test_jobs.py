@@ -5,10 +5,13 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from esctl.runs.directory import RunDir
 from esctl.training.jobs import Job, Progress, run_jobs
 
 
@@ -54,7 +57,7 @@ def is_running(pid: int) -> bool:
         return False
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGKILL])
 def test_a_stopped_or_killed_parent_interrupts_its_jobs_and_leaves_none(tmp_path, number):
     """A job gets one SIGTERM and the time to record what it has."""
     nap = (
@@ -67,9 +70,11 @@ def test_a_stopped_or_killed_parent_interrupts_its_jobs_and_leaves_none(tmp_path
     (tmp_path / "nap.py").write_text(nap)
     driver = (
         "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
-        "from pathlib import Path; from esctl.training.jobs import Job, run_jobs\n"
+        "from pathlib import Path; from esctl.interrupts import listening\n"
+        "from esctl.training.jobs import Job, run_jobs\n"
         f"at = Path({str(tmp_path)!r})\n"
-        "run_jobs([Job(n, ('nap', str(at / n)), at / f'{n}.log', 1) for n in 'ab'], 2, lambda p: None)\n"
+        "with listening():\n"
+        "    run_jobs([Job(n, ('nap', str(at / n)), at / f'{n}.log', 1) for n in 'ab'], 2, lambda p: None)\n"
     )
     parent = subprocess.Popen([sys.executable, "-c", driver], stderr=subprocess.DEVNULL)
     pids = [tmp_path / n for n in "ab"]
@@ -84,3 +89,33 @@ def test_a_stopped_or_killed_parent_interrupts_its_jobs_and_leaves_none(tmp_path
     time.sleep(0.5)
     assert all((tmp_path / f"{n}.clean").exists() for n in "ab")
     assert not any(is_running(int(pid.read_text())) for pid in pids)
+
+
+def test_a_job_whose_run_is_locked_waits_for_it_and_delays_no_other(tmp_path):
+    """The lock may belong to a job that outlived its driver; it is no failure of this one."""
+    run = RunDir(tmp_path / "run")
+    text = "from pathlib import Path; from esctl.runs.directory import RunDir\nwith RunDir(Path('RUN')).lock(): pass"
+    locked = job(tmp_path, "locked", "takes", text.replace("RUN", str(run.path)), work=2)
+    locked = replace(locked, run=run)
+    free = replace(job(tmp_path, "free", "nothing", ""), run=RunDir(tmp_path / "other"))
+    holder = ExitStack()
+    holder.enter_context(run.lock())
+    seen: list[Progress] = []
+
+    def release_after_the_free_job(progress: Progress) -> None:
+        seen.append(progress)
+        if progress.done == 1:
+            holder.close()
+
+    assert run_jobs([locked, free], 1, release_after_the_free_job) == []
+    assert [p.blocked for p in seen if p.done == 0][-1] == ("locked",)
+    assert (seen[-1].done, seen[-1].blocked) == (2, ())
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells a child that its parent died")
+def test_a_job_whose_driver_died_while_it_was_started_runs_nothing(tmp_path, monkeypatch):
+    orphan = job(tmp_path, "orphan", "orphan", f"open({str(tmp_path / 'ran')!r}, 'w').close()")
+    monkeypatch.setattr(os, "getpid", lambda: 1)
+    [failure] = run_jobs([orphan], 1, lambda progress: None)
+    assert failure.exit_code == 128 + signal.SIGTERM
+    assert not (tmp_path / "ran").exists()

@@ -1,8 +1,10 @@
 """A sweep is run directories: every one validated first, finished ones left alone, unfinished ones continued."""
 
 import os
+import signal
 import subprocess
 import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,6 +14,7 @@ from miniature import RECORD
 
 from esctl.errors import RecipeError, RunError, UsageError
 from esctl.experiment.loading import dump_recipe
+from esctl.runs.directory import find_runs
 from esctl.runs.files import write_atomic
 from esctl.training.sweep import Cell, cells, is_finished, parse_grid, train_job
 
@@ -66,7 +69,7 @@ def test_only_a_finished_run_of_the_same_recipe_is_skipped(tmp_path):
     assert not is_finished(cell)
     record_as(cell, 1, "interrupted")
     assert not is_finished(cell)
-    assert "--resume" in train_job(cell, tmp_path).argv
+    assert train_job(cell, tmp_path).argv[-2:] == ("--resume", "auto")
     record_as(cell, 1, "finished")
     assert is_finished(cell)
 
@@ -93,3 +96,22 @@ def test_the_readmes_sweep_ends_in_a_table_and_run_again_trains_nothing(tmp_path
     again = subprocess.run(command, capture_output=True, text=True)
     assert again.returncode == 0
     assert stamps == {p: p.stat().st_mtime_ns for p in (tmp_path / "s").rglob("run.json")}
+
+
+@pytest.mark.slow
+def test_a_sweep_killed_in_the_middle_goes_on_by_the_same_command(tmp_path):
+    """Its jobs hold their runs until they have recorded their work; the next sweep waits for them."""
+    root = tmp_path / "s"
+    sets = [x for s in [*SMALL, "eval.n=4", "eval.final=test", "eval.every=0", "generations=40"] for x in ("--set", s)]
+    words = ["sweep", "arithmetic/es", "--seeds", "2", "--jobs", "2", "--root", str(root), *sets]
+    command = [sys.executable, "-m", "esctl", *words]
+    killed = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    deadline = time.monotonic() + 120
+    while len(list(root.rglob("scores.jsonl"))) < 2 and time.monotonic() < deadline:
+        time.sleep(0.05)
+    killed.send_signal(signal.SIGKILL)
+    killed.wait()
+    again = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert again.returncode == 0, again.stderr
+    assert "failed" not in again.stderr
+    assert [r.read_record().generation for r in find_runs([root])] == [40, 40]
