@@ -3,6 +3,7 @@
 import csv
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -59,6 +60,31 @@ def test_mistakes_in_a_table_are_named_with_their_file(tmp_path):
     }
 
 
+@pytest.mark.parametrize(
+    ("question", "mistake"),
+    [
+        ("{ask: x, compare: [ES, ESAM]}", "questions.0.compare: no row is called ESAM; choose base, ES, ESSAM"),
+        ("{ask: x, compare: [[ES, base], [PPO, ES]]}", "questions.0.compare: no row is called PPO"),
+        ("{ask: x, kind: coverage, compare: [ES]}", "kind coverage needs `compare`: a row and the rows"),
+        ("{ask: x}", "kind pairs needs `compare`"),
+        ("{ask: x, kind: gains, compare: [ES, base]}", "kind gains is about every row; leave `compare` out"),
+        ("{ask: '', kind: gains}", "questions.0.ask"),
+        ("{ask: x, kind: gain}", "questions.0.kind"),
+        ("{ask: x, kind: gains, compares: [ES, base]}", "questions.0.compares"),
+    ],
+)
+def test_a_question_that_no_table_could_answer_is_refused(question, mistake, tmp_path):
+    path = tmp_path / "mine.yaml"
+    path.write_text(f"{SMALL_TABLE}questions:\n  - {question}\n")
+    with pytest.raises(RecipeError, match=re.escape(mistake)):
+        read_table(str(path))
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_shipped_tables_ask_their_own_questions(name):
+    assert {q.kind for q in read_table(name).questions} >= {"gains", "pairs", "flatness", "coverage", "format"}
+
+
 def test_two_rows_with_one_label_are_refused(tmp_path):
     table = read_table("cpu")
     with pytest.raises(UsageError, match="two runs would be called base-arithmetic"):
@@ -71,17 +97,18 @@ def test_an_unknown_table_names_those_that_ship():
 
 
 # On a file of sums, since its test split is eight problems and the embedded task's is 2,048.
-SMALL_TABLE = """
-models: {embedded: 835456}
-seeds: 1
-passk: {ks: [1, 2], samples: 4, problems: 4}
-sharpness: {problems: 4, seeds: 2}
-rows:
-  - {label: base, recipe: arithmetic/es, base: true, measure: [passk, sharpness], set: &small {
+SMALL = """{
        generations: 2, prompts: 4, sampling.max_tokens: 8, engine.kind: transformers, eval.every: 0, eval.final: null,
-       method.population: 4, task.name: file, task.data: SUMS}}
-  - {label: ES, recipe: arithmetic/es, measure: [passk, sharpness], set: *small}
-  - {label: ESSAM, recipe: arithmetic/essam, set: *small}
+       method.population: 4, task.name: file, task.data: SUMS}"""
+SMALL_TABLE = f"""
+models: {{embedded: 835456}}
+seeds: 1
+passk: {{ks: [1, 2], samples: 4, problems: 4}}
+sharpness: {{problems: 4, seeds: 2}}
+rows:
+  - {{label: base, recipe: arithmetic/es, base: true, measure: [passk, sharpness], set: {SMALL}}}
+  - {{label: ES, recipe: arithmetic/es, measure: [passk, sharpness], set: {SMALL}}}
+  - {{label: ESSAM, recipe: arithmetic/essam, set: {SMALL}}}
 """
 TIMES = ("seconds", "bytes")  # columns that no two runs share
 
@@ -107,11 +134,12 @@ def rows_of(root: Path) -> list[dict[str, str]]:
 
 def undisturbed(table: Path, root: Path) -> None:
     """All rows one after the other in this process, and the results."""
-    planned = plan_table(read_table(str(table)), root)
+    definition = read_table(str(table))
+    planned = plan_table(definition, root)
     for p in planned:
         write_atomic(Path(p.job.recipe), dump_recipe(p.recipe).encode())
         make_row(p.job, lambda label: nullcontext(lambda event: None))
-    write_results(planned, root)
+    write_results(definition, planned, root)
 
 
 @pytest.mark.slow
@@ -135,12 +163,14 @@ def test_a_table_killed_in_the_middle_ends_as_one_that_was_not(tmp_path):
     assert all(p.done for p in planned)  # so that a third time has nothing to do
     assert {RunDir(Path(p.job.run)).read_record().engine.split()[0] for p in planned} == {"transformers"}
 
-    table.write_text(table.read_text() + "  - {label: ES 2, recipe: arithmetic/es, set: *small}\n")
-    longer, root = plan_table(read_table(str(table)), tmp_path / "killed"), tmp_path / "killed"
+    small = SMALL.replace("SUMS", str(tmp_path / "sums.jsonl"))
+    table.write_text(table.read_text() + f"  - {{label: ES 2, recipe: arithmetic/es, set: {small}}}\n")
+    definition, root = read_table(str(table)), tmp_path / "killed"
+    longer = plan_table(definition, root)
     (root / "table.csv").unlink()
-    assert finished_lines(longer, root) == [f"{root} has the tables of 3 finished runs, of 4"]
+    assert finished_lines(definition, longer, root) == [f"{root} has the tables of 3 finished runs, of 4"]
     assert rows_of(root) == rows_of(tmp_path / "whole")
-    assert finished_lines(longer[2:], root) == []  # one run is no comparison
+    assert finished_lines(definition, longer[2:], root) == []  # one run is no comparison
 
 
 def kill_all_below(parent: subprocess.Popen[bytes]) -> None:

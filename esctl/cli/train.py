@@ -227,14 +227,14 @@ def reproduce(
     console = progress()
 
     def go_on() -> str:
-        return "\n".join([KEPT, *tables_.finished_lines(planned, folder)])
+        return "\n".join([KEPT, *tables_.finished_lines(definition, planned, folder)])
 
     with interruptible(go_on):
         at_once = jobs or tables_.side_by_side(definition)
         failures = tables_.run_table(planned, folder, at_once, lambda p: note(console, jobs_line(p)))
     if failures:
-        raise EsctlError("\n".join([*failure_lines(failures), *tables_.finished_lines(planned, folder)]))
-    out("\n".join(map(str, tables_.write_results(planned, folder))))
+        raise EsctlError("\n".join([*failure_lines(failures), *tables_.finished_lines(definition, planned, folder)]))
+    out("\n".join(map(str, tables_.write_results(definition, planned, folder))))
 
 
 @app.command(hidden=True)

@@ -1,47 +1,37 @@
 """What a finished table answers, in sentences no stronger than its intervals.
 
-The labels are those of `recipes/tables/cpu.yaml`: a question whose rows are missing is answered by what is
-missing.
+A question whose rows are missing is answered by naming them.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from esctl.comparison.compare import Comparison
 from esctl.comparison.groups import ENOUGH_SEEDS, Group
+from esctl.comparison.questions import DEFAULT_QUESTIONS, Kind, Question
 from esctl.comparison.rows import Pair, Row, common_sigmas, drops_at, pair_of
 from esctl.comparison.tables import is_zero, markdown_text, percent, points, signed
 from esctl.runs.records import SharpnessRecord
 from esctl.stats import Z95, Estimate, Floats, over_seeds, seeds_half_width
 
-BASE, ES, ES_2N, ES_2G, ESSAM = "base", "ES", "ES 2N", "ES 2× generations", "ESSAM"
-CONTROLS = ("ESSAM random probe", "ESSAM flipped probe")
-RL = ("GRPO", "PPO")
-
 
 @dataclass(frozen=True)
 class Evidence:
-    """The main table with its runs, and tables on other tasks where there are any."""
+    """The main table with its runs, tables on other tasks, and what FULL=1 would add."""
 
     table: Comparison
     groups: tuple[Group, ...]
     others: tuple[Comparison, ...] = ()
+    full_rows: frozenset[str] = frozenset()  # labels that only the full table has
+    full_tasks: bool = False  # whether the full table has tasks that this one lacks
 
 
-def report(evidence: Evidence) -> str:
-    """The answers as Markdown."""
+def report(evidence: Evidence, questions: Sequence[Question] = ()) -> str:
+    """The answers as Markdown; a table without questions gets those that every table has."""
     table = evidence.table
-    sections = (
-        ("Does each method beat the base?", gains(table)),
-        ("(a) Does ESSAM beat ES at equal evaluations?", equal_cost(table)),
-        ("(b) Is ESSAM flatter than ES at equal σ, and does flatness go with accuracy?", flatness(evidence)),
-        ("(c) Does ES keep pass@k where RL narrows it?", coverage(table)),
-        ("(d) How much of each gain is format?", format_share(table)),
-        ("(e) Mirrored pairs, and a second benchmark", second(evidence)),
-    )
     head = (
         f"# Report: {markdown_text(table.task)}, {markdown_text(table.split)} split, {table.problems:,} problems\n\n"
         "Differences are paired over problems, in points, with 95 % intervals that also speak for other seeds where"
@@ -49,39 +39,50 @@ def report(evidence: Evidence) -> str:
         ' the problems as they are. "Not shown" means that the interval holds 0: it is no proof of equality. The'
         " intervals are not corrected for their number: where nothing differs, one in twenty says otherwise.\n"
     )
-    return head + "".join(f"\n## {title}\n\n{_list(lines)}\n" for title, lines in sections)
+    sections = [
+        f"\n## {markdown_text(q.ask)}\n\n{_list(answer(evidence, q))}\n" for q in questions or DEFAULT_QUESTIONS
+    ]
+    return head + "".join(sections)
 
 
-def gains(table: Comparison) -> list[str]:
+def answer(evidence: Evidence, question: Question) -> list[str]:
+    """The sentences that answer a question."""
+    return ANSWERS[question.kind](evidence, question)
+
+
+def gains(evidence: Evidence, _: Question) -> list[str]:
     """Every row against the base."""
     return [
         f"{_seeded(row)} {verdict(row.gain, 'the base')}; strict {percent(row.strict)} %"
-        for row in table.rows
+        for row in evidence.table.rows
         if row.gain is not None
-    ] or [_missing(BASE)]
+    ] or [_missing("the base")]
 
 
-def equal_cost(table: Comparison) -> list[str]:
-    """ESSAM against ES that spends as much, and against its own controls."""
-    found = []
-    for other in (ES_2N, ES_2G, ES, *CONTROLS):
-        pair = pair_of(table.pairs, ESSAM, other)
-        found.append(_missing(ESSAM, other) if pair is None else sentence(pair) + _spent(table, other))
-    return found
+def strict_differences(evidence: Evidence, question: Question) -> list[str]:
+    """Strict accuracy of one row against another, with what the other spent on training."""
+    lines = []
+    for row, against in question.pairs:
+        pair = pair_of(evidence.table.pairs, row, against)
+        if pair is None:
+            lines.append(_missing(row, against, full=not evidence.full_rows.isdisjoint((row, against))))
+        else:
+            lines.append(sentence(pair) + _spent(evidence.table, row, against))
+    return lines
 
 
-def flatness(evidence: Evidence) -> list[str]:
-    """S_avg of ESSAM minus that of ES under the same noise, at every sigma; then flatness against accuracy."""
+def flatness(evidence: Evidence, question: Question) -> list[str]:
+    """S_avg of two rows under the same noise, at every sigma; then flatness against accuracy."""
     groups = {g.label: g for g in evidence.groups}
     lines = []
-    for other in (ES, ES_2N):
-        both = ESSAM in groups and other in groups
-        found = sharpness_differences(groups[ESSAM], groups[other]) if both else []
+    for row, against in question.pairs:
+        both = row in groups and against in groups
+        found = sharpness_differences(groups[row], groups[against]) if both else []
         for sigma, difference in found:
-            word = verdict(difference, other, ("sharper", "flatter"))
-            lines.append(f"σ = {sigma:g}: ESSAM {word}, in accuracy lost under noise")
+            word = verdict(difference, against, ("sharper", "flatter"))
+            lines.append(f"σ = {sigma:g}: {row} {word}, in accuracy lost under noise")
         if not found:
-            lines.append(_missing(f"the sharpness of {ESSAM} and {other} at one σ"))
+            lines.append(_missing(f"the sharpness of {row} and {against} at one σ"))
     return [*lines, flatness_and_accuracy(evidence.groups)]
 
 
@@ -148,25 +149,27 @@ def _ranks(values: Sequence[float]) -> Floats:
     return np.asarray(below + (equal - 1) / 2, dtype=np.float64)
 
 
-def coverage(table: Comparison) -> list[str]:
-    """pass@k of every sampled row against the base, then ES against RL, in the first and the last column."""
+def coverage(evidence: Evidence, question: Question) -> list[str]:
+    """pass@k of one row against another, at the smallest and the largest k of the table."""
+    table = evidence.table
     if not table.columns:
         return ["no row has sampled evaluations"]
     found = []
     for column in dict.fromkeys((table.columns[0], table.columns[-1])):
-        for row, against in [(r, BASE) for r in (ES, ESSAM, *RL)] + [(ES, r) for r in RL]:
+        for row, against in question.pairs:
             pair = pair_of(table.pairs, row, against, column)
             if pair is not None:
                 found.append(f"{column}: {sentence(pair)}")
     return found or [_missing("pass@k of two rows")]
 
 
-def format_share(table: Comparison) -> list[str]:
-    """The gain in strict accuracy beside that in flexible accuracy, which needs no format, and in the format's rate."""
-    base = next((row for row in table.rows if row.label == BASE), None)
+def format_share(evidence: Evidence, _: Question) -> list[str]:
+    """The gain in strict accuracy next to that in flexible accuracy, which needs no format, and in the format rate."""
+    untrained = {group.label for group in evidence.groups if not group.trained}
+    base = next((row for row in evidence.table.rows if row.label in untrained), None)
     if base is None:
-        return [_missing(BASE)]
-    return [_format_line(row, row.gain, base) for row in table.rows if row.gain is not None]
+        return [_missing("the base")]
+    return [_format_line(row, row.gain, base) for row in evidence.table.rows if row.gain is not None]
 
 
 def _format_line(row: Row, gain: Estimate, base: Row) -> str:
@@ -185,13 +188,22 @@ def _format_line(row: Row, gain: Estimate, base: Row) -> str:
     return f"{line}; by these estimates {100 * apart:.0f} % of the strict gain goes beyond the flexible one"
 
 
-def second(evidence: Evidence) -> list[str]:
-    """Mirrored pairs against ES; then every table on another task, row by row against its base."""
-    mirrored = pair_of(evidence.table.pairs, "ES mirrored", ES)
-    lines = [sentence(mirrored) if mirrored else _missing("ES mirrored", full=True)]
+def other_tasks(evidence: Evidence, _: Question) -> list[str]:
+    """Every table on another task, row by row against its base."""
+    found = []
     for other in evidence.others:
-        lines += [f"on {other.task}: {row.label} {verdict(row.gain, 'its base')}" for row in other.rows if row.gain]
-    return lines if evidence.others else [*lines, _missing("a second benchmark", full=True)]
+        found += [f"on {other.task}: {row.label} {verdict(row.gain, 'its base')}" for row in other.rows if row.gain]
+    return found or [_missing("a second benchmark", full=evidence.full_tasks)]
+
+
+ANSWERS: dict[Kind, Callable[[Evidence, Question], list[str]]] = {
+    "pairs": strict_differences,
+    "gains": gains,
+    "flatness": flatness,
+    "coverage": coverage,
+    "format": format_share,
+    "benchmarks": other_tasks,
+}
 
 
 def sentence(pair: Pair) -> str:
@@ -212,12 +224,12 @@ def _seeded(row: Row) -> str:
     return f"{row.label} ({row.seeds} seed{'s' if row.seeds != 1 else ''})"
 
 
-def _spent(table: Comparison, label: str) -> str:
-    row = next((r for r in table.rows if r.label == label), None)
-    essam = next((r for r in table.rows if r.label == ESSAM), None)
-    if row is None or essam is None or not essam.rollouts:
+def _spent(table: Comparison, row: str, against: str) -> str:
+    """Training rollouts of the second row per rollout of the first; empty where the first was not trained."""
+    rollouts = {r.label: r.rollouts for r in table.rows}
+    if not rollouts.get(row):
         return ""
-    return f"; {label} spends {row.rollouts / essam.rollouts:.2g} × its rollouts"
+    return f"; {against} spends {rollouts[against] / rollouts[row]:.2g} × its rollouts"
 
 
 def _missing(*what: str, full: bool = False) -> str:

@@ -24,9 +24,6 @@ from esctl.runs.records import BASE, Cost, EvalRecord, Peak, RunRecord, Sharpnes
 T = TypeVar("T")
 
 
-# Both are safe; the one in C reads a recipe in under 1 ms instead of 5, and a table may hold a hundred.
-
-
 @dataclass(frozen=True)
 class Request:
     """What to compare: a split, a task where runs hold several, and an upper limit on training rollouts."""

@@ -17,6 +17,7 @@ from esctl.comparison import tables
 from esctl.comparison.compare import CompareOptions, Comparison, compare_loaded
 from esctl.comparison.groups import grouped
 from esctl.comparison.plots import draw
+from esctl.comparison.questions import Question
 from esctl.comparison.report import Evidence, report
 from esctl.comparison.selection import Request, load_runs, select
 from esctl.errors import RecipeError, UsageError
@@ -67,6 +68,7 @@ class TableSection(Section):
     sharpness: Sharpness
     rows: Annotated[tuple[RowSection, ...], Field(min_length=1)]
     full: FullSection | None = None
+    questions: tuple[Question, ...] = ()  # of the report; none: those that every table has
 
 
 @dataclass(frozen=True)
@@ -107,12 +109,27 @@ def read_table(name: str) -> TableSection:
         tree = read_yaml(path)
         if not isinstance(tree, dict):
             raise UsageError(f"{path}: a table is a mapping of keys to values; copy recipes/tables/cpu.yaml")
-        return TableSection.model_validate(tree)
+        table = TableSection.model_validate(tree)
     except ValidationError as error:
         mistakes = [f"{'.'.join(map(str, e['loc']))}: {e['msg'].removeprefix('Value error, ')}" for e in error.errors()]
         raise RecipeError([f"{path}: {mistake}" for mistake in mistakes]) from None
     except ValueError as error:
         raise UsageError(f"{path}: {error}") from None
+    strangers = _unknown_rows(table)
+    if strangers:
+        raise RecipeError([f"{path}: {mistake}" for mistake in strangers])
+    return table
+
+
+def _unknown_rows(table: TableSection) -> list[str]:
+    """Labels that a question names and no row has: it would be answered by "not in this table" after all runs."""
+    labels = dict.fromkeys(row.label for row in (*table.rows, *(table.full.rows if table.full else ())))
+    asked = [(place, label) for place, q in enumerate(table.questions) for pair in q.pairs for label in pair]
+    return [
+        f"questions.{place}.compare: no row is called {label}; choose {', '.join(labels)}"
+        for place, label in dict.fromkeys(asked)
+        if label not in labels
+    ]
 
 
 def plan_table(table: TableSection, root: Path, full: bool = False) -> list[Planned]:
@@ -172,13 +189,13 @@ def short_name(model: str) -> str:
     return model.rpartition("/")[2]
 
 
-def finished_lines(planned: Sequence[Planned], root: Path) -> list[str]:
+def finished_lines(table: TableSection, planned: Sequence[Planned], root: Path) -> list[str]:
     """Write the results of what is finished of a table that was stopped, and say so; nothing without a pair."""
     done = _by_model([p for p in planned if p.done]).values()
     kept = [p for own in done if sum(p.recipe.task.name == own[0].recipe.task.name for p in own) > 1 for p in own]
     if not kept:
         return []
-    write_results(kept, root)
+    write_results(table, kept, root)
     return [f"{root} has the tables of {len(kept)} finished runs, of {len(planned)}"]
 
 
@@ -189,15 +206,16 @@ def _by_model(planned: Sequence[Planned]) -> dict[str, list[Planned]]:
     return found
 
 
-def write_results(planned: Sequence[Planned], root: Path) -> list[Path]:
+def write_results(table: TableSection, planned: Sequence[Planned], root: Path) -> list[Path]:
     """Tables, pictures and a report of finished runs; a folder for each model, where there are several."""
     by_model = _by_model(planned)
     if len(by_model) == 1:
-        return _write_model(planned, root)
-    return [f for model, own in by_model.items() for f in _write_model(own, root / folder_name(short_name(model)))]
+        return _write_model(table, planned, root)
+    folders = {model: root / folder_name(short_name(model)) for model in by_model}
+    return [file for model, own in by_model.items() for file in _write_model(table, own, folders[model])]
 
 
-def _write_model(planned: Sequence[Planned], root: Path, split: str = "test") -> list[Path]:
+def _write_model(definition: TableSection, planned: Sequence[Planned], root: Path, split: str = "test") -> list[Path]:
     """Returns the files in the order of reading."""
     loaded = load_runs([RunDir(Path(p.job.run)) for p in planned])
     task = planned[0].recipe.task.name
@@ -212,7 +230,10 @@ def _write_model(planned: Sequence[Planned], root: Path, split: str = "test") ->
         others.append(compare_loaded(there, CompareOptions(Request(split, other))))
     if len(at_home) > len(own):  # runs trained on another task, tested on this one
         others.append(compare_loaded(at_home, CompareOptions(request)))
-    answers = report(Evidence(table, groups, tuple(others)))
+    full = definition.full or FullSection(seeds=definition.seeds)
+    full_rows = frozenset(row.label for row in full.rows) - {row.label for row in definition.rows}
+    evidence = Evidence(table, groups, tuple(others), full_rows, bool(full.also))
+    answers = report(evidence, definition.questions)
     return [*_written(root, table, others, answers), *draw(groups, root / "plots").files]
 
 

@@ -2,17 +2,18 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import get_args
 
 import pytest
-from miniature import evaluation, sharpness, write_base, write_run
+from miniature import evaluation, sampled, sharpness, write_base, write_run
 
 from esctl.comparison.compare import CompareOptions, compare_loaded
 from esctl.comparison.groups import grouped
+from esctl.comparison.questions import COMPARING, Kind, Question
 from esctl.comparison.report import (
     Evidence,
-    equal_cost,
+    answer,
     flatness_and_accuracy,
-    format_share,
     report,
     sharpness_differences,
     verdict,
@@ -22,6 +23,15 @@ from esctl.runs.directory import RunDir
 from esctl.runs.files import write_json
 from esctl.stats import Estimate
 
+QUESTIONS = (
+    Question("Does each method beat the base?", "gains"),
+    Question("Does ESSAM beat ES?", "pairs", ("ESSAM", "ES 2N", "ES")),
+    Question("Is it flatter?", "flatness", ("ESSAM", "ES")),
+    Question("Does it cover more?", "coverage", (("ESSAM", "base"), ("ESSAM", "ES"))),
+    Question("How much is format?", "format"),
+    Question("And elsewhere?", "benchmarks"),
+)
+FORMAT = Question("How much is format?", "format")
 HALF = [1] * 100 + [0] * 100
 MOST = [1] * 160 + [0] * 40
 
@@ -59,11 +69,11 @@ def test_a_difference_says_its_way_and_its_interval():
 
 def test_every_question_is_answered_or_says_what_the_table_lacks(tmp_path):
     found = evidence(rows(tmp_path, [0.01, 0.02], [0.05, 0.06]))
-    text = report(found)
+    text = report(found, QUESTIONS)
     assert "ES (3 seeds) is higher than the base: +30.0 (" in text
     assert "not in this table: ESSAM against ES 2N" in text
-    assert "ESSAM is not shown to be higher or lower than ES: 0.0 (" in "\n".join(equal_cost(found.table))
-    assert text.count("\n## ") == 6
+    assert "ESSAM is not shown to be higher or lower than ES: 0.0 (" in text
+    assert text.count("\n## ") == len(QUESTIONS)
 
 
 def test_flatness_is_paired_over_the_directions_that_all_have(tmp_path):
@@ -89,13 +99,13 @@ def test_few_runs_say_nothing_of_flatness_and_accuracy_and_many_say_what_weakens
 
 def test_the_share_of_a_gain_is_given_only_where_the_gain_is_shown(tmp_path):
     base, better = write_base(tmp_path / "b", evaluation(HALF)), write_run(tmp_path / "r", evaluation(MOST))
-    [line] = format_share(evidence([base, better]).table)
+    [line] = answer(evidence([base, better]), FORMAT)
     assert line == (
         "ES: strict +30.0, flexible +30.0, format 0.0; by these estimates 0 % of the strict gain goes beyond the"
         " flexible one"
     )
     same = write_run(tmp_path / "s", evaluation(HALF))
-    assert format_share(evidence([base, same]).table) == ["ES: strict 0.0, flexible 0.0, format 0.0"]
+    assert answer(evidence([base, same]), FORMAT) == ["ES: strict 0.0, flexible 0.0, format 0.0"]
 
 
 def test_a_limit_that_rounding_cannot_tell_from_zero_is_no_verdict_and_a_small_one_shows_its_digits():
@@ -109,6 +119,47 @@ def test_a_share_outside_of_0_to_100_percent_is_said_as_what_happened(flexible, 
     right = [1] * flexible + [0] * (200 - flexible)
     better = replace(better, problems=replace(better.problems, flexible=right))
     runs = [write_base(tmp_path / "b", base), write_run(tmp_path / "r", better)]
-    [line] = format_share(evidence(runs).table)
+    [line] = answer(evidence(runs), FORMAT)
     assert text in line
     assert "%" not in line
+
+
+def test_a_strangers_table_has_a_report_in_its_own_labels(tmp_path):
+    runs = [
+        write_base(tmp_path / "b", evaluation(HALF, step=0), sampled([8] * 200, 16, step=0)),
+        write_run(tmp_path / "x", evaluation(MOST), sampled([12] * 200, 16), label="mine | [new]"),
+        write_run(tmp_path / "y", evaluation(HALF), sampled([8] * 200, 16), method="essam", label="theirs"),
+    ]
+    questions = (
+        Question("Is mine better?", compare=("mine | [new]", "theirs", "base")),
+        Question("Wider?", "coverage", ("mine | [new]", "theirs")),
+    )
+    lines = [line for line in report(evidence(runs), questions).splitlines() if line.startswith("- ")]
+    assert lines[0].startswith(r"- mine \| \[new\] is higher than theirs: +30.0 (")
+    assert lines[0].endswith("over problems; theirs spends 1 × its rollouts")
+    assert lines[1].startswith(r"- mine \| \[new\] is higher than base: +30.0 (")
+    assert [line.split(":")[0] for line in lines[2:]] == ["- pass@1", "- pass@8"]
+
+
+def test_a_table_without_questions_is_asked_those_that_every_table_has(tmp_path):
+    runs = [write_base(tmp_path / "b", evaluation(HALF, step=0)), write_run(tmp_path / "r", evaluation(MOST))]
+    text = report(evidence(runs))
+    assert "ES (1 seed) is higher than the base: +30.0" in text
+    assert "ES: strict +30.0, flexible +30.0, format 0.0" in text
+
+
+def test_what_the_full_table_would_add_is_said(tmp_path):
+    found = evidence([write_base(tmp_path / "b", evaluation(HALF)), write_run(tmp_path / "r", evaluation(MOST))])
+    larger = replace(found, full_rows=frozenset({"ES mirrored"}), full_tasks=True)
+    mirrored, second = Question("?", compare=("ES mirrored", "ES")), Question("?", "benchmarks")
+    assert answer(larger, mirrored) == ["not in this table: ES mirrored against ES (FULL=1 adds it)"]
+    assert answer(found, mirrored) == ["not in this table: ES mirrored against ES"]
+    assert answer(larger, second) == ["not in this table: a second benchmark (FULL=1 adds it)"]
+    assert answer(found, second) == ["not in this table: a second benchmark"]
+
+
+@pytest.mark.parametrize("kind", get_args(Kind))
+def test_every_kind_of_question_answers_a_table_that_has_nothing(kind, tmp_path):
+    alone = evidence([write_run(tmp_path / "r", evaluation(MOST))])
+    compared = ("ES", "ESSAM") if kind in COMPARING else ()
+    assert answer(alone, Question("?", kind, compared))
