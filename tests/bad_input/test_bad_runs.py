@@ -97,15 +97,15 @@ def test_a_run_that_does_not_fit_is_refused_and_keeps_its_history(damage, line, 
     assert history(tmp_path) == before
 
 
-def _not_a_number(folder: Path) -> None:
-    """Copy the embedded model to `folder`/nan, with one weight that is no number."""
+def _overflowing(folder: Path) -> None:
+    """Copy the embedded model to `folder`/huge, with finite weights whose logits are not."""
     import torch
     from safetensors.torch import load_file, save_file
 
-    shutil.copytree(tiny_model_path(), folder / "nan")
-    path = folder / "nan" / "model.safetensors"
+    shutil.copytree(tiny_model_path(), folder / "huge")
+    path = folder / "huge" / "model.safetensors"
     tensors = load_file(path)
-    tensors["model.norm.weight"][3] = torch.nan
+    tensors["model.norm.weight"][:] = torch.finfo(torch.float32).max
     save_file(tensors, path, metadata={"format": "pt"})
 
 
@@ -116,8 +116,8 @@ def _embedded(folder: Path) -> None:
 # What only rollouts can tell: (model, command, exit code, status of the run, last line).
 NO_SIGNAL = [
     (
-        _not_a_number,
-        f"train {SMALL} --model D/nan --generations 2 --run D/run",
+        _overflowing,
+        f"train {SMALL} --model D/huge --generations 2 --run D/run",
         1,
         "failed",
         "esctl: generation 0, round 0: no candidate had finite logits; check the model's weights, or start another run"
