@@ -1,6 +1,6 @@
 """The command line: flags, help, printing, exit codes. The only room that prints or exits.
 
-app        the app, shared options, interrupts;  output: the one place that prints;  progress: the live line of a run
+app        the app, shared options;  output: the one place that prints;  progress: the live line of a run
 train      train, sweep, reproduce;  evaluate: eval, passk, sharpness, memory, precision, adopt
 inspect    compare, show, export, recipes, doctor;  models: chat models from a package index
 estimates  the text of a dry run, of memory and of precision;  texts: of measurements
