@@ -93,7 +93,14 @@ def report_text(record: EvalRecord) -> str:
         lines.append(f"  {group:10} strict {100 * e.value:.1f} % {interval}, {len(rows)} problems")
     if sum(p.truncated):
         lines.append(f"  {sum(p.truncated)} completions were cut at {record.sampling.max_tokens} tokens")
+    lines += [f"  {text}" for text in _non_finite(record.non_finite)]
     return "\n".join(lines)
+
+
+def _non_finite(samples: int) -> list[str]:
+    if not samples:
+        return []
+    return [f"{samples} samples came from logits that were not finite, and mean nothing; lower --noise"]
 
 
 NARROW = 12  # characters of a histogram's bar
@@ -121,7 +128,8 @@ def _passk_block(report: PassKReport) -> str:
     rule = "─" * len(lines[0])
     marks = [f"* k = n: a problem counts as solved by one draw of {s.n} samples; steadier with --samples {2 * s.n}"]
     coin = marks if any(p.coin for p in report.passk) and s.n > 1 else []
-    return "\n".join([head, rule, lines[0], rule, *lines[1:], rule, *coin, *_coverage_lines(report)])
+    notes = _non_finite(report.non_finite)
+    return "\n".join([head, rule, lines[0], rule, *lines[1:], rule, *coin, *notes, *_coverage_lines(report)])
 
 
 def _passk_row(point: PassAtK) -> list[str]:

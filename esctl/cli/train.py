@@ -118,9 +118,9 @@ def recipe_from(
 
 def default_run(recipe: "Recipe") -> Path:
     """runs/<label>-<task>-s<seed>."""
-    from esctl.runs.directory import folder_name
+    from esctl.runs.directory import default_folder
 
-    return Path("runs") / folder_name(f"{recipe.label}-{recipe.task.name}-s{recipe.seed}")
+    return default_folder(f"{recipe.label}-{recipe.task.name}-s{recipe.seed}")
 
 
 def _is_begun(folder: Path) -> bool:

@@ -1,10 +1,7 @@
-"""What many samples of each problem say beyond accuracy: how many problems are within reach, how answers spread.
+"""Coverage and diversity of many samples per problem: which problems are within reach, how much answers differ.
 
-Pure arithmetic on stored samples and counts; leaves drawing to `evaluate`, intervals to `stats`. No torch.
-
-pass@k: what `esctl passk` may be asked for, and what stored evaluations answer, as a table or JSON.
-
-Leaves drawing samples to `assess`, and coverage to `coverage`. No torch.
+Also the report of `esctl passk`: pass@k with intervals. Pure arithmetic on stored samples and counts; `draw` draws
+them, `stats` has the intervals. No torch.
 """
 
 import math
@@ -13,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from esctl.runs.records import EvalRecord, EvalSample, Mode, ProblemCounts, SamplingRecord, TaskRecord
-from esctl.stats import Estimate, over_problems, pass_values, solved_histogram, wilson
+from esctl.stats import Estimate, over_problems, pass_values, score_interval, solved_histogram, wilson
 
 
 @dataclass(frozen=True)
@@ -26,7 +23,7 @@ class Coverage:
     unsolvable: float  # share of problems that none of n samples solved
     distinct: float  # mean over problems: different final answers among n
     entropy: float  # mean over problems: of the final answers, in nats; at most log n
-    majority: float  # share of problems whose most frequent answer is right, see `majority_right`
+    majority: float  # share of problems whose most frequent answer is right; ties are shared, see `majority_share`
     formatted: float
     length: float  # mean tokens per completion
     truncated: float
@@ -34,7 +31,7 @@ class Coverage:
 
 
 def coverage(record: EvalRecord) -> Coverage:
-    """Everything that the per-problem arrays of an evaluation say."""
+    """Summarize the per-problem arrays of an evaluation."""
     p = record.problems
     total, problems = sum(p.n), len(p.id)
     return Coverage(
@@ -44,7 +41,7 @@ def coverage(record: EvalRecord) -> Coverage:
         unsolvable=sum(c == 0 for c in p.strict) / problems,
         distinct=sum(p.distinct) / problems,
         entropy=math.fsum(p.entropy) / problems,
-        majority=sum(p.majority) / problems,
+        majority=math.fsum(majority_shares(p)) / problems,
         formatted=sum(p.formatted) / total,
         length=sum(p.tokens) / total,
         truncated=sum(p.truncated) / total,
@@ -69,6 +66,7 @@ def problem_counts(
         distinct=[len(set(own)) for own in answers],
         entropy=[entropy(own) for own in answers],
         majority=[int(majority_right(own)) for own in samples],
+        majority_share=[majority_share(own) for own in samples],
     )
 
 
@@ -91,6 +89,26 @@ def majority_right(samples: Sequence[EvalSample]) -> bool:
     """Whether the most frequent answer is strictly right; only samples in the asked-for format have a vote."""
     chosen = majority([s.answer if s.formatted else None for s in samples])
     return any(s.strict and s.answer == chosen for s in samples)
+
+
+def majority_share(samples: Sequence[EvalSample]) -> float:
+    """The share of the most frequent answers that is strictly right, whatever the order of the samples.
+
+    Two answers that tie, one of them right, give 1/2: the chance of a vote that breaks ties at random. Only samples in
+    the asked-for format have a vote.
+    """
+    votes = Counter(s.answer for s in samples if s.formatted and s.answer is not None)
+    if not votes:
+        return 0.0
+    most = max(votes.values())
+    leading = [answer for answer, count in votes.items() if count == most]
+    right = {s.answer for s in samples if s.strict}
+    return sum(answer in right for answer in leading) / len(leading)
+
+
+def majority_shares(problems: ProblemCounts) -> Sequence[float]:
+    """Per problem; evaluations of esctl 0.1.0 stored ties as the first answer seen, and are read as they are."""
+    return problems.majority_share or problems.majority
 
 
 @dataclass(frozen=True)
@@ -120,6 +138,7 @@ class PassKReport:
     unsolvable: Estimate
     majority: Estimate
     coverage: Coverage
+    non_finite: int = 0  # samples of perturbed weights whose logits were not finite
 
 
 def passk_report(run: str, record: EvalRecord, ks: Sequence[int]) -> PassKReport:
@@ -140,8 +159,9 @@ def passk_report(run: str, record: EvalRecord, ks: Sequence[int]) -> PassKReport
             PassAtK(k, _passk_estimate(p, p.strict, k), _passk_estimate(p, p.flexible, k), k == min(p.n)) for k in ks
         ],
         unsolvable=wilson(round(seen.unsolvable * problems), problems),
-        majority=wilson(sum(p.majority), problems),
+        majority=score_interval(seen.majority, problems),
         coverage=seen,
+        non_finite=record.non_finite,
     )
 
 

@@ -1,10 +1,6 @@
-"""Which samples an evaluation consists of: their seeds, and the chunks in which they are drawn and kept.
+"""Which samples an evaluation consists of: decodings, seeds, and the chunks in which samples are drawn and stored.
 
-Leaves drawing to the engine and grading to `experiment`; knows neither weights nor files.
-
-pass@k: what `esctl passk` may be asked for, and what stored evaluations answer, as a table or JSON.
-
-Leaves drawing samples to `assess`, and coverage to `coverage`. No torch.
+Knows neither weights nor files, and imports no torch; `draw` draws the samples with an engine.
 """
 
 import hashlib
@@ -17,8 +13,8 @@ from esctl.errors import UsageError
 from esctl.noise.moves import hash64
 from esctl.runs.records import WEIGHT, Mode
 
-# At most, of one chunk, which an interrupted evaluation may lose: vLLM is asked for several of its batches at once, but
-# a greedy evaluation still comes in parts.
+# Upper limits of a chunk. A chunk is the unit of work that an interruption can lose. It holds several of vLLM's
+# batches, and still splits a greedy evaluation of a large benchmark.
 ROLLOUTS, PROBLEMS = 4096, 1024
 TOKENS = Mode()
 
@@ -46,13 +42,13 @@ class Chunk:
 
 
 def token_seed(seed: int, problem: str, sample: int) -> int:
-    """The token-sampling seed of one sample, by the problem's id: neither n, order nor chunk moves it. 63 bits."""
+    """The token-sampling seed of one sample, 63 bits. It depends on the problem's id, not on n, order or chunk."""
     packed = struct.pack("<qI", seed, sample) + problem.encode()
     return int.from_bytes(hashlib.blake2b(packed, digest_size=8, person=b"esctl-eval").digest(), "little") >> 1
 
 
 def noise_seed(seed: int, sample: int) -> int:
-    """The weight noise of one sample index: common to all problems, models and noise scales."""
+    """The seed of the weight noise of one sample index, common to all problems, models and noise scales."""
     return hash64("esctl-eval-noise", "<qI", seed, sample)
 
 

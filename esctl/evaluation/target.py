@@ -18,7 +18,7 @@ from esctl.experiment.provenance import new_record
 from esctl.experiment.rebuild import center_at
 from esctl.experiment.recipe import EMBEDDED, Plain, Recipe
 from esctl.methods import BASELINES, METHODS
-from esctl.runs.directory import RunDir, folder_name
+from esctl.runs.directory import RunDir, default_folder
 from esctl.runs.records import BASE, EXTERNAL, RunRecord
 
 SCRATCH = ".center-"  # folders for weights of one generation, until an engine has read them
@@ -183,4 +183,4 @@ def sections(source: str | None) -> dict[str, Plain]:
 
 def default_base(recipe: Recipe) -> Path:
     """runs/base-<model>: one directory collects a plain model's evaluations."""
-    return Path("runs") / folder_name(f"base-{recipe.model.strip('/')}")
+    return default_folder(f"base-{recipe.model.strip('/')}")

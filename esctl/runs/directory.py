@@ -177,6 +177,11 @@ def sha256_of(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
 
 
+def default_folder(name: str) -> Path:
+    """runs/<name>: where a command puts a run whose folder was not given."""
+    return Path("runs") / folder_name(name)
+
+
 def folder_name(text: str) -> str:
     """What a label or a model is called as a directory or file: for people, no program reads it."""
     return "".join(c if c.isalnum() or c in "-._=" else "-" for c in text.lower())

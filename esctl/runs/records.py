@@ -159,7 +159,10 @@ class ProblemCounts:
     tokens: list[Count] = field(default_factory=list)  # generated, over all samples
     distinct: list[Count] = field(default_factory=list)  # different final answers among the samples
     entropy: list[Amount] = field(default_factory=list)  # Shannon entropy of the final answers, in nats
-    majority: list[Count] = field(default_factory=list)  # 1 where the leading answer in the format is strictly right
+    # 1 where the leading answer in the format is strictly right, the first seen of those that tie
+    majority: list[Count] = field(default_factory=list)
+    # The share of the leading answers that is strictly right: 1/2 where two tie. None in runs of esctl 0.1.0
+    majority_share: list[Amount] = field(default_factory=list)
 
 
 @dataclass(frozen=True)

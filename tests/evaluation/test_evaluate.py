@@ -174,6 +174,35 @@ def test_a_sample_depends_on_its_seed_and_on_no_other_sample(bench, tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("kind", ["transformers", "vllm"])
+def test_seeded_samples_are_equal_whatever_shares_their_batch_or_came_before(kind):
+    if kind == "vllm":
+        pytest.importorskip("vllm", reason="vLLM is not installed")
+    experiment = Experiment(load_recipe("arithmetic/es", {"engine.kind": kind}, ["sampling.max_tokens=24"]))
+    split = experiment.split("test").first(6)
+    seeds = [[token_seed(0, p.id, s) for s in range(3)] for p in split.problems]
+    hot, here = Sampling(0.8, 24, 0.95), Round(0, 0, EMPTY, (EMPTY,))
+    engine = open_engine(experiment.engine_spec())
+
+    def drawn(rows: list[int], sampling: Sampling = hot) -> list[list[tuple[int, ...]]]:
+        prompts = [split.token_ids[row] for row in rows]
+        [found] = engine.rollout(here, prompts, sampling, [seeds[row] for row in rows])
+        return [[tuple(c.token_ids) for c in own] for own in found]
+
+    try:
+        first = drawn([0, 1, 2, 3, 4, 5])
+        assert len({tokens for own in first for tokens in own}) > 6
+        engine.rollout(here, split.token_ids, Sampling(0.0, 24))
+        engine.rollout(here, split.token_ids, hot)  # without seeds
+        drawn([0, 3], Sampling(1.0, 24))
+        assert drawn([0, 1, 2, 3, 4, 5]) == first
+        assert drawn([5, 2, 0]) == [first[row] for row in (5, 2, 0)]
+        assert drawn([4]) == [first[4]]
+    finally:
+        engine.close()
+
+
+@pytest.mark.slow
 def test_weight_noise_is_common_to_all_problems_of_a_sample_and_leaves_the_weights(bench, tmp_path):
     before = bench.engine.checksum(), bench.engine.center_sha256()
     bench.evaluate(tmp_path, NOISE)

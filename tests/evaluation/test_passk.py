@@ -7,7 +7,7 @@ import pytest
 from miniature import evaluation
 
 from esctl.cli.app import read_ks, read_temperatures
-from esctl.cli.texts import passk_json, passk_text
+from esctl.cli.texts import passk_json, passk_text, report_text
 from esctl.errors import UsageError
 from esctl.evaluation.coverage import passk_report, problem_counts
 from esctl.evaluation.sampling import decodings
@@ -71,6 +71,13 @@ def test_text_marks_k_equal_n_and_says_what_would_be_steadier():
     assert "* k = n: " in shown
     assert "--samples 8" in shown
     assert "k = n" not in passk_text([passk_report("run", record([0, 1, 4], 4), [1, 2])])
+
+
+@pytest.mark.parametrize("count", [0, 3])
+def test_samples_that_were_not_finite_are_counted_in_the_text(count):
+    found = replace(record([0, 1, 4], 4), non_finite=count)
+    for shown in (report_text(found), passk_text([passk_report("run", found, [1])])):
+        assert (f"{count} samples came from logits that were not finite" in shown) == bool(count)
 
 
 def test_json_holds_the_numbers_in_full():
