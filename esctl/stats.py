@@ -1,7 +1,7 @@
-"""Estimates with intervals and paired tests for accuracies, without scipy: what a comparison may claim.
+"""Estimates with intervals and paired tests for accuracies, without scipy.
 
-Closed forms first (Wilson, Student, McNemar, pass@k), then the bootstrap over problems: one drawing of problems, shared
-by every row, gives every pair of rows its interval. See docs/statistics.md for how often the intervals hold the truth.
+Closed forms come first (Wilson, Student, McNemar, pass@k), then the bootstrap over problems, whose resamples all rows
+share. docs/statistics.md says how often the intervals hold the truth.
 """
 
 import math
@@ -34,7 +34,7 @@ def wilson(right: int, n: int) -> Estimate:
 
 
 def score_interval(share: float, n: float) -> Estimate:
-    """Wilson's interval of a share that is worth n answers."""
+    """Wilson's interval of a share with an effective number of n answers."""
     z2 = Z95 * Z95
     centre = (share + z2 / (2 * n)) / (1 + z2 / n)
     half = Z95 / (1 + z2 / n) * math.sqrt(share * (1 - share) / n + z2 / (4 * n * n))
@@ -58,40 +58,44 @@ def pass_values(n: Sequence[int], right: Sequence[int], k: int) -> list[float]:
     return [table[pair] for pair in zip(n, right, strict=True)]
 
 
-BINS = 10  # of `solved_histogram`, beside the bin of problems that no sample solved
+BINS = 10  # of `solved_histogram`, besides the bin of problems that no sample solved
 
 
 def solved_histogram(n: Sequence[int], right: Sequence[int]) -> list[int]:
     """Problems by the share of right samples: first exactly 0, then (0, 0.1], (0.1, 0.2], …, (0.9, 1]."""
     found = [0] * (BINS + 1)
     for samples, solved in zip(n, right, strict=True):
-        upper_edge = -(
-            -BINS * solved // samples
-        )  # the ceiling in whole numbers: 3 of 10 is in the third bin for certain
+        # The ceiling in whole numbers: with floats, 3 of 10 could land in the fourth bin.
+        upper_edge = -(-BINS * solved // samples)
         found[upper_edge] += 1
     return found
 
 
 def over_problems(values: Sequence[float], answers: int = 1) -> Estimate:
-    """Mean of per-problem scores in [0, 1], with Wilson's interval at the number of answers that they are worth.
+    """Mean of per-problem scores in [0, 1], with Wilson's interval at their effective number of answers.
 
-    A score may be a mean of `answers` answers (seeds × samples). Answers to one problem resemble each other, so P
-    problems are worth n = s(1−s)/Var(s) answers, between P (all alike) and P·answers (independent; Korn & Graubard
-    1998). Where every score is 0 or every score is 1, how alike they are cannot be seen: then n = P.
+    A score may be a mean of `answers` answers (seeds × samples). Answers to one problem resemble each other, so the
+    effective number is n = s(1−s)/Var(s), between P problems (all answers alike) and P·answers (independent; Korn &
+    Graubard 1998). If every score is 0, or every score is 1, their likeness cannot be estimated: then n = P.
     """
     n_problems = len(values)
     share = math.fsum(values) / n_problems
     spread = math.fsum((v - share) ** 2 for v in values) / n_problems**2
     most = n_problems * answers
-    worth = n_problems if share in (0.0, 1.0) else min(share * (1 - share) / spread, most) if spread else most
-    return score_interval(share, worth)
+    if share in (0.0, 1.0):
+        effective: float = n_problems
+    elif spread:
+        effective = min(share * (1 - share) / spread, most)
+    else:
+        effective = most
+    return score_interval(share, effective)
 
 
 def both(problems: Estimate, seeds_half: float) -> Estimate:
-    """An interval for problems and seeds at once: their distances to the mean, added in quadrature.
+    """An interval over problems and seeds: the distances of both to the mean are added in quadrature.
 
-    That is MOVER (Zou & Donner 2008) for two independent sources of error. The wider of the two alone would miss when
-    they are alike: it then covers as little as 1/√2 of the distance.
+    This is MOVER (Zou & Donner 2008) for two independent sources of error. The wider one alone would be too narrow
+    when both are equally wide: by a factor of √2.
     """
     low = math.hypot(problems.value - problems.low, seeds_half)
     high = math.hypot(problems.high - problems.value, seeds_half)
@@ -99,12 +103,12 @@ def both(problems: Estimate, seeds_half: float) -> Estimate:
 
 
 def within(estimate: Estimate, low: float, high: float) -> Estimate:
-    """The estimate with its interval cut to what is possible."""
+    """The estimate with its interval clipped to [low, high]."""
     return Estimate(estimate.value, max(low, estimate.low), min(high, estimate.high))
 
 
 def seeds_half_width(first: Sequence[float], second: Sequence[float] = ()) -> float:
-    """Half of Welch's t interval for the difference of two means over seeds; of one mean, where only one has seeds."""
+    """Half the width of Welch's t interval for the difference of two means over seeds, or for one mean alone."""
     parts = [(sd(values) ** 2 / len(values), len(values) - 1) for values in (first, second) if len(values) > 1]
     variance = math.fsum(v for v, _ in parts)
     if variance == 0.0:
@@ -115,7 +119,8 @@ def seeds_half_width(first: Sequence[float], second: Sequence[float] = ()) -> fl
 
 def over_seeds(values: Sequence[float]) -> Estimate:
     """Mean over seeds with Student's t interval; needs two or more values."""
-    n, centre = len(values), math.fsum(values) / len(values)
+    n = len(values)
+    centre = math.fsum(values) / n
     half = t95(n - 1) * sd(values) / math.sqrt(n)
     return Estimate(centre, centre - half, centre + half)
 
@@ -141,12 +146,12 @@ def mcnemar(first: Sequence[int], second: Sequence[int]) -> float:
     """Exact two-sided McNemar test on paired right/wrong answers: the p-value that neither is better."""
     won = sum(a > b for a, b in zip(first, second, strict=True))
     lost = sum(a < b for a, b in zip(first, second, strict=True))
-    n, few = won + lost, min(won, lost)
+    n = won + lost
     if n == 0:
         return 1.0
     # Sum in logarithms: 2⁻ⁿ underflows for the thousands of discordant pairs of a large benchmark.
     log_half = n * math.log(0.5)
-    tail = math.fsum(math.exp(_log_choose(n, k) + log_half) for k in range(few + 1))
+    tail = math.fsum(math.exp(_log_choose(n, k) + log_half) for k in range(min(won, lost) + 1))
     return min(1.0, 2 * tail)
 
 
@@ -162,11 +167,11 @@ BLOCK = 1 << 20  # draws at a time: 8 MiB of counts whatever the number of probl
 
 @dataclass(frozen=True)
 class Resamples:
-    """Rows of per-problem scores, and their means when the problems are drawn again."""
+    """The means of rows of per-problem scores, over the problems and over resamples of them."""
 
-    values: Floats  # (rows,) means over the problems as they are
-    means: Floats  # (resamples, rows), of scores and two added problems that count 0
-    tilt: Floats  # (resamples,) what the two added problems add to a difference
+    values: Floats  # (rows,) means over the problems themselves
+    means: Floats  # (resamples, rows) means with the two added problems, which count 0 here
+    tilt: Floats  # (resamples,) what the two added problems contribute to a difference
 
     def difference(self, first: int, second: int) -> Estimate:
         """Mean of row `first` minus mean of row `second`, with its 95 % percentile interval."""
@@ -176,17 +181,18 @@ class Resamples:
 
 
 def resampled(scores: Floats, resamples: int = RESAMPLES) -> Resamples:
-    """Draw the problems of `scores` (rows × problems, in [0, 1]) again and again, the same way for every row.
+    """Resample the problems of `scores` (rows × problems, in [0, 1]) with replacement, the same way for every row.
 
-    A row's scores are averaged over its seeds, so that a problem is drawn with all of its answers. To every difference
-    belong two more problems, one that the first row wins and one that the second wins, as Agresti & Min (2005) add for
-    Wald's interval: otherwise rows that agree on all, or almost all, problems would get an interval of no width.
+    A row's scores are averaged over its seeds, so a problem is drawn with all of its answers. Every difference includes
+    two more problems, one that each row wins, as Agresti & Min (2005) add for Wald's interval: otherwise rows that
+    agree on all, or almost all, problems would get an interval of no width.
     """
     n_problems = scores.shape[1]
     n = n_problems + 2
     rng = np.random.default_rng(SEED)
     step = max(1, BLOCK // n)
-    means, tilts = [], []
+    means = []
+    tilts = []
     for done in range(0, resamples, step):
         counts = _counts(rng, min(step, resamples - done), n)
         means.append(counts[:, :n_problems] @ scores.T / n)

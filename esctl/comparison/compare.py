@@ -1,4 +1,4 @@
-"""The comparison: rows and pairs from run directories, scores with their costs, and no numbers that differ in kind."""
+"""The comparison of run directories: rows, pairs, scores and costs; refuses numbers that do not mean the same thing."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -26,7 +26,7 @@ class PassColumn:
 
 @dataclass(frozen=True)
 class Comparison:
-    """The tables, what they are about, and what a reader must know."""
+    """Rows and pairs, what they are about, and notes on how to read them."""
 
     task: str
     split: str
@@ -50,22 +50,22 @@ class CompareOptions:
     ks: tuple[int, ...] = ()  # of pass@k; empty: those of DEFAULT_KS with enough samples
     base: RunDir | None = None  # gains are measured against it; None: each run's own base
     published: str | None = None  # a set of published rows, or `all` about the task
-    force: bool = False  # compare also what differs in kind
+    force: bool = False  # compare also numbers whose settings differ
 
 
 def compare(runs: Sequence[RunDir], options: CompareOptions) -> Comparison:
-    """Put runs side by side; raises UsageError naming each field in which they differ in kind."""
+    """Compare runs; raises UsageError naming each setting in which they differ."""
     return compare_loaded(load(runs, options), options)
 
 
 def load(runs: Sequence[RunDir], options: CompareOptions) -> list[Loaded]:
-    """Read the runs, and the base of the options where it is not among them."""
+    """Read the runs, and the base of the options if it is not one of them."""
     given = [*([options.base] if options.base else []), *runs]
     return load_runs(list({run.path.resolve(): run for run in given}.values()))
 
 
 def compare_loaded(loaded: Sequence[Loaded], options: CompareOptions) -> Comparison:
-    """The same of runs that are read already."""
+    """Compare runs that have been read."""
     selection = select(loaded, options.request)
     first = selection.items[0].eval
     published = references(options.published, first.task.name) if options.published else ()
@@ -109,7 +109,7 @@ def _row(
 
 
 def _bases(groups: Sequence[Group], base: RunDir | None) -> dict[str, Group]:
-    """What rows are compared with, by hash of the weights they started from: the untrained model, or `base`."""
+    """The base of each row, by hash of the weights it started from: the untrained model, or `base`."""
     found = {group.base: group for group in groups if not group.trained}
     if base is None:
         return found
@@ -139,7 +139,7 @@ def _columns(selection: Selection, ks: Sequence[int]) -> list[PassColumn]:
 
 
 def _apart(of: EvalSetting, settings: Sequence[EvalSetting]) -> str:
-    """What sets a sampling apart from the others, to be added to the names of its columns."""
+    """The settings in which a sampling differs from the others, for the names of its columns."""
     unlike = {d.key for other in settings for d in of.differences(other)}
     texts = []
     if "sampling.temperature" in unlike:
@@ -160,11 +160,11 @@ def _foreign(published: Sequence[Reference], task: str) -> list[str]:
 
 
 def _notes(groups: Sequence[Group], bases: dict[str, Group]) -> list[str]:
-    """What the numbers of these rows do not say by themselves."""
+    """Notes on seeds that stand twice, missing bases and few seeds."""
     notes = []
     for group in groups:
         if len({item.loaded.record.seed for item in group.items}) < len(group.items):
-            notes.append(f"{group.label}: a seed is there twice, so the interval is too narrow")
+            notes.append(f"{group.label}: two runs have the same seed, so the interval is too narrow")
         if group.trained and group.base not in bases:
             notes.append(f"{group.label}: no row for its base, so no gain; {_base_command(group)} makes one")
     few = [group.label for group in groups if group.trained and len(group.items) < ENOUGH_SEEDS]
@@ -174,7 +174,7 @@ def _notes(groups: Sequence[Group], bases: dict[str, Group]) -> list[str]:
 
 
 def _base_command(group: Group) -> str:
-    """Evaluates the base as the group's first run was: its recipe's task, prompt and data, and as many problems."""
+    """The command that evaluates the base like the group's first run: same task, prompt, data and problems."""
     first = group.items[0]
     recipe = first.loaded.run.recipe
     task = ["--recipe", str(recipe)] if recipe.exists() else ["--task", first.eval.task.name]
@@ -183,7 +183,7 @@ def _base_command(group: Group) -> str:
 
 
 def _sampling_notes(groups: Sequence[Group], columns: Sequence[PassColumn]) -> list[str]:
-    """How the answers behind pass@k were drawn, and where k is all there is."""
+    """How the samples behind pass@k were drawn, and whether k is all of them."""
     notes = []
     for sampled in dict.fromkeys(column.setting for column in columns):
         ks = [column.k for column in columns if column.setting == sampled]
@@ -205,4 +205,4 @@ def _sigma_note(groups: Sequence[Group], sigma: float | None) -> list[str]:
 
 
 def _sharpness(groups: Sequence[Group]) -> list[SharpnessRecord]:
-    return [item.sharpness for group in groups for item in group.items if item.sharpness is not None]
+    return [record for group in groups for record in group.sharpness]

@@ -1,4 +1,4 @@
-"""The numbers behind the pictures: learning, pass@k, coverage and sharpness of each row, without a plotting library."""
+"""The numbers behind the plots: learning, pass@k, coverage and sharpness of each row, without a plotting library."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from esctl.runs.metrics import Metrics
 from esctl.runs.records import AveragePoint, DirectionPoint, is_greedy, strict_share
 from esctl.stats import BINS, Estimate, over_seeds, solved_histogram
 
-# Of the samples of a problem, the share that are right, by the upper edge in percent. In bin 0 none is right.
+# Bins by the share of a problem's samples that are right: the upper edges in percent. In bin 0 none is right.
 COVERAGE_BINS = tuple(str(100 * i // BINS) for i in range(BINS + 1))
 
 
@@ -53,7 +53,7 @@ COSTS: dict[str, Callable[[Sequence[Metrics]], list[float]]] = {
 
 
 def learning(group: Group, cost: str) -> Learning | None:
-    """Mean over seeds, with their range as band, at each generation that all of them reached; None without metrics."""
+    """Mean over seeds with their range as band, at each generation that all seeds reached; None without metrics."""
     histories = [read_lines(item.loaded.run.metrics, dict[str, float]) for item in group.items]
     n = min(map(len, histories))
     if n == 0:
@@ -100,21 +100,20 @@ def sampled_alike(groups: Sequence[Group], setting: EvalSetting) -> list[Group]:
 
 def pass_curve(group: Group, setting: EvalSetting) -> Curve:
     """pass@k with its 95 % interval at k = 1, 2, 4, … up to the number of samples."""
-    n = min(min(item.sampled[setting].problems.n) for item in group.items)
+    n = group.samples(setting)
     ks = [2**i for i in range(n.bit_length()) if 2**i <= n]
     return _estimates(group.label, ks, [pass_estimate(group, setting, k) for k in ks])
 
 
 def coverage(group: Group, setting: EvalSetting) -> SolvedShares:
     """The histogram of a row over COVERAGE_BINS."""
-    problems = [item.sampled[setting].problems for item in group.items]
-    counts = np.sum([solved_histogram(p.n, p.strict) for p in problems], axis=0)
+    counts = np.sum([solved_histogram(p.n, p.strict) for p in group.sampled_problems(setting)], axis=0)
     return SolvedShares(group.label, tuple((counts / counts.sum()).tolist()))
 
 
 def sharpness_curve(group: Group) -> Curve | None:
     """S_avg over the sigmas that all runs of the row share."""
-    records = [item.sharpness for item in group.items if item.sharpness is not None]
+    records = group.sharpness
     sigmas = common_sigmas(records)
     return _estimates(group.label, sigmas, [sharpness_estimate(records, s) for s in sigmas]) if sigmas else None
 
@@ -122,8 +121,8 @@ def sharpness_curve(group: Group) -> Curve | None:
 def nll_curve(group: Group) -> Curve | None:
     """Rise of the negative log-likelihood of reference solutions, over the sigmas of the row."""
     by_sigma: dict[float, list[AveragePoint]] = {}
-    for item in group.items:
-        for point in item.sharpness.average if item.sharpness else ():
+    for record in group.sharpness:
+        for point in record.average:
             by_sigma.setdefault(point.sigma, []).append(point)
     sigmas = [s for s in sorted(by_sigma) if all(p.nll_rises for p in by_sigma[s])]
     rises = [np.mean([p.nll_rises for p in by_sigma[s]], axis=0).tolist() for s in sigmas]
@@ -133,8 +132,8 @@ def nll_curve(group: Group) -> Curve | None:
 def direction_curves(group: Group) -> tuple[Curve, Curve] | None:
     """Accuracy lost by steps against a fresh ES estimate, and along random directions of equal norm, over the norm."""
     by_scale: dict[float, list[DirectionPoint]] = {}
-    for item in group.items:
-        for point in item.sharpness.direction if item.sharpness else ():
+    for record in group.sharpness:
+        for point in record.direction:
             by_scale.setdefault(point.scale, []).append(point)
     if not by_scale:
         return None
@@ -146,7 +145,7 @@ def direction_curves(group: Group) -> tuple[Curve, Curve] | None:
 
 
 def _mean(values: Sequence[float]) -> Estimate:
-    """A mean with a t interval, or none around a single value."""
+    """A mean with a t interval; a single value has an interval of no width."""
     return over_seeds(values) if len(values) > 1 else Estimate(values[0], values[0], values[0])
 
 

@@ -1,7 +1,7 @@
-"""Pictures of a comparison: learning, pass@k, coverage, sharpness; each as PNG and SVG, with one legend.
+"""Plots of a comparison: learning, pass@k, coverage and sharpness, each as PNG and SVG with one legend.
 
-Readable in grey and by the colour-blind: rows differ in colour, line, marker and hatch. Equal data give equal SVG
-files. `curves` has the numbers. matplotlib is imported only when something is drawn.
+Rows differ in colour, line, marker and hatch, so that plots can be read in grey and by the colour-blind. Equal data
+give equal SVG files. `curves` computes the numbers. matplotlib is imported only when something is drawn.
 """
 
 from collections.abc import Callable, Sequence
@@ -106,7 +106,7 @@ def draw(groups: Sequence[Group], folder: Path) -> Drawn:
     files: list[Path] = []
     with matplotlib.rc_context(STYLE):
         for name, title, panels in pictures:
-            files += _save(_figure(panels, title), folder / name) if panels else []
+            files += _save(figure(panels, title), folder / name) if panels else []
     return Drawn(tuple(files), tuple(notes))
 
 
@@ -170,7 +170,7 @@ def coverage_panels(groups: Sequence[Group]) -> list[Panel]:
                 found = curves.coverage(group, setting)
                 x = [bin_ + (slot - (len(having) - 1) / 2) * width for bin_ in range(len(COVERAGE_BINS))]
                 drawn = look(place)
-                bars = axes.bar(x, found.shares, width, label=found.label, linewidth=0.8, hatch=drawn.hatch)
+                bars = axes.bar(x, found.shares, width, label=drawn_text(found.label), linewidth=0.8, hatch=drawn.hatch)
                 for bar in bars:
                     bar.set(facecolor=drawn.lighter, edgecolor=drawn.colour)
             names = [f"{COVERAGE_BINS[0]}\nunsolved", *COVERAGE_BINS[1:]]
@@ -235,8 +235,8 @@ def _placed(groups: Sequence[Group], chosen: Sequence[Group]) -> list[tuple[int,
 
 def _sampled(groups: Sequence[Group], setting: EvalSetting) -> str:
     """How answers were drawn, and to how many problems."""
-    first = curves.sampled_alike(groups, setting)[0].items[0].sampled[setting]
-    return f"{setting.decoding}, {len(first.problems.id):,} problems"
+    first = curves.sampled_alike(groups, setting)[0]
+    return f"{setting.decoding}, {len(first.sampled_ids(setting)):,} problems"
 
 
 def _ticks_at(axes: "Axes", places: set[float]) -> None:
@@ -254,7 +254,7 @@ def _plain_numbers(axes: "Axes") -> None:
 def _line(axes: "Axes", curve: Curve, place: int, marked: bool = True) -> None:
     """A row's line, in its colour, dash and marker, over its band; unmarked, the legend alone shows a hollow marker."""
     drawn = look(place)
-    [line] = axes.plot(curve.x, curve.y, color=drawn.colour, marker=drawn.marker, label=curve.label)
+    [line] = axes.plot(curve.x, curve.y, color=drawn.colour, marker=drawn.marker, label=drawn_text(curve.label))
     line.set_linestyle(drawn.line)
     if not marked:
         line.set(markevery=[], markerfacecolor="white")
@@ -268,7 +268,7 @@ def _points(axes: "Axes", curve: Curve, place: int) -> None:
     axes.plot(curve.x, curve.y, drawn.marker, color=drawn.colour, markerfacecolor="white", markersize=6)
 
 
-def _figure(panels: Sequence[Panel], title: str) -> "Figure":
+def figure(panels: Sequence[Panel], title: str) -> "Figure":
     """Panels side by side under a title, with one legend beneath."""
     from matplotlib.figure import Figure
 
@@ -283,7 +283,7 @@ def _figure(panels: Sequence[Panel], title: str) -> "Figure":
         if place == 0 or not alike:
             axes.set_ylabel(panel.y)
     labelled = {
-        drawn_text(label): h for axes in figure.axes for h, label in zip(*axes.get_legend_handles_labels(), strict=True)
+        label: handle for axes in figure.axes for handle, label in zip(*axes.get_legend_handles_labels(), strict=True)
     }
     figure.legend(labelled.values(), labelled, loc="outside lower center", ncols=min(4, len(labelled)), frameon=False)
     figure.suptitle(drawn_text(title), fontsize=10)
@@ -291,8 +291,9 @@ def _figure(panels: Sequence[Panel], title: str) -> "Figure":
 
 
 def drawn_text(text: str) -> str:
-    """Text that matplotlib draws as it is: a dollar sign would start mathematics."""
-    return one_line(text).replace("$", r"\$")
+    """Text that matplotlib draws as it is: `$` would start mathematics, and `_` at its start hide it from a legend."""
+    escaped = one_line(text).replace("$", r"\$")
+    return f" {escaped}" if escaped.startswith("_") else escaped
 
 
 def _axes(figure: "Figure", n: int, alike: bool) -> list["Axes"]:

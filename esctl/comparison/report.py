@@ -97,7 +97,7 @@ def sharpness_differences(row: Group, against: Group) -> list[tuple[float, Estim
 
 
 def _drop_difference(ours: Floats, theirs: Floats) -> Estimate:
-    """Both are runs × directions; one direction alone says nothing."""
+    """Both are runs × directions; one direction alone leaves every difference possible."""
     if ours.shape[1] == 1:
         return Estimate(float(ours.mean() - theirs.mean()), -1.0, 1.0)
     over_noise = over_seeds((ours.mean(axis=0) - theirs.mean(axis=0)).tolist())
@@ -109,8 +109,7 @@ def _drop_difference(ours: Floats, theirs: Floats) -> Estimate:
 
 def _measured(group: Group) -> list[SharpnessRecord]:
     """One record per run; none at all unless every run was measured."""
-    records = [item.sharpness for item in group.items if item.sharpness is not None]
-    return records if len(records) == len(group.items) else []
+    return group.sharpness if len(group.sharpness) == len(group.items) else []
 
 
 def flatness_and_accuracy(groups: Sequence[Group]) -> str:
@@ -123,11 +122,10 @@ def flatness_and_accuracy(groups: Sequence[Group]) -> str:
     r = spearman(lost, [share for group, _ in measured for share in group.shares("strict").mean(axis=1)])
     centre, half = math.atanh(max(-0.999, min(0.999, r))), Z95 * math.sqrt(1.06 / (len(lost) - 3))
     low, high = math.tanh(centre - half), math.tanh(centre + half)
-    way = (
-        "no relation shown"
-        if low <= 0 <= high
-        else f"among these, the sharper are {'less' if r < 0 else 'more'} accurate"
-    )
+    if low <= 0 <= high:
+        way = "no relation shown"
+    else:
+        way = f"among these, the sharper are {'less' if r < 0 else 'more'} accurate"
     return (
         f"over {len(lost)} trained runs, rank correlation of accuracy lost at σ = {sigmas[-1]:g} with accuracy {r:+.2f}"
         f" ({low:+.2f} to {high:+.2f}): {way}. Runs of one method are alike, so the interval is too narrow; and"
@@ -137,15 +135,16 @@ def flatness_and_accuracy(groups: Sequence[Group]) -> str:
 
 def spearman(a: Sequence[float], b: Sequence[float]) -> float:
     """Rank correlation, ties averaged; 0 where one side is constant."""
-    x, y = _ranks(a), _ranks(b)
-    x, y = x - x.mean(), y - y.mean()
+    x = _ranks(a) - _ranks(a).mean()
+    y = _ranks(b) - _ranks(b).mean()
     norm = float(np.sqrt((x @ x) * (y @ y)))
     return float(x @ y) / norm if norm else 0.0
 
 
 def _ranks(values: Sequence[float]) -> Floats:
     v = np.asarray(values)
-    below, equal = (v[:, None] > v[None, :]).sum(axis=1), (v[:, None] == v[None, :]).sum(axis=1)
+    below = (v[:, None] > v[None, :]).sum(axis=1)
+    equal = (v[:, None] == v[None, :]).sum(axis=1)
     return np.asarray(below + (equal - 1) / 2, dtype=np.float64)
 
 
@@ -207,12 +206,12 @@ ANSWERS: dict[Kind, Callable[[Evidence, Question], list[str]]] = {
 
 
 def sentence(pair: Pair) -> str:
-    """The verdict on a pair, and what its interval speaks for."""
+    """The verdict on a pair, and what its interval generalises to."""
     return f"{pair.row} {verdict(pair.difference, pair.against)}, over {pair.over}"
 
 
 def verdict(difference: Estimate, other: str, words: tuple[str, str] = ("higher", "lower")) -> str:
-    """`is higher than …: +12.3 (+10.0 to +14.6)` points, or that no difference is shown."""
+    """Such as `is higher than ES: +12.3 (+10.0 to +14.6)`, in points; or that no difference is shown."""
     limits = (difference.low, difference.high)
     if difference.low <= 0 <= difference.high or any(map(is_zero, limits)):
         return f"is not shown to be {words[0]} or {words[1]} than {other}: {points(difference)}"

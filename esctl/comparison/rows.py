@@ -1,6 +1,6 @@
-"""The numbers of a table: one row per label, its seeds together, and every two rows paired on their problems.
+"""Every number of a table: rows, each over its seeds, and pairs of rows on the same problems.
 
-Every estimate has a 95 % interval; costs are means over seeds. docs/statistics.md says how each number is made.
+Every estimate has a 95 % interval; costs are means over seeds. docs/statistics.md explains each number.
 """
 
 import math
@@ -12,7 +12,7 @@ import numpy as np
 
 from esctl.comparison.groups import ENOUGH_SEEDS, Group, mostly_right, pass_at, shares
 from esctl.comparison.settings import EvalSetting
-from esctl.runs.records import Cost, Peak, SharpnessRecord, is_greedy
+from esctl.runs.records import Cost, Peak, SharpnessRecord
 from esctl.stats import (
     Estimate,
     Floats,
@@ -43,7 +43,7 @@ class Pair:
 
 
 def pair_of(pairs: Sequence[Pair], row: str, against: str, metric: str = "strict") -> Pair | None:
-    """`row` minus `against`, whichever way round the pair is there; None where it is not."""
+    """`row` minus `against`, in whichever order the pair is stored; None without such a pair."""
     for pair in pairs:
         if pair.metric == metric and {pair.row, pair.against} == {row, against}:
             return pair if pair.row == row else turned(pair)
@@ -60,8 +60,8 @@ def turned(pair: Pair) -> Pair:
 def difference(draws: Resamples, row: int, against: int, seeds: Sequence[float], others: Sequence[float]) -> Estimate:
     """Row minus row with a 95 % interval over problems and, with three or more seeds, over seeds too.
 
-    `seeds` and `others` are the means of each run of the two rows; empty for a model that was not trained, which has
-    no seeds. With fewer than three on a side the interval is conditional on these runs.
+    `seeds` and `others` are the means of each run of the two rows, and empty for an untrained model, which has no
+    seeds. With fewer than three seeds on a side the interval is conditional on these runs.
     """
     estimate = draws.difference(row, against)
     if speaks_for_seeds(seeds, others):
@@ -81,29 +81,33 @@ def strict_pairs(groups: Sequence[Group]) -> list[Pair]:
     for alike in _by_problems(groups, lambda g: g.ids):
         scores = [g.shares("strict") for g in alike]
         right = [mostly_right(g) for g in alike]
-        for i, j, estimate, over in _differences(alike, scores):
-            single = all(len(alike[x].items) == 1 and is_greedy(alike[x].items[0].eval) for x in (i, j))
-            a, b = right[j], right[i]
-            p_value = mcnemar(a[0].astype(int).tolist(), b[0].astype(int).tolist()) if single else None
-            found.append(Pair(alike[j].label, alike[i].label, "strict", estimate, over, *won_and_lost(a, b), p_value))
+        for earlier, later, estimate, over in _differences(alike, scores):
+            row, against = alike[later], alike[earlier]
+            won, lost = won_and_lost(right[later], right[earlier])
+            # McNemar's test needs one right or wrong answer to each problem on both sides.
+            p_value = None
+            if row.single_greedy and against.single_greedy:
+                p_value = mcnemar(right[later][0].astype(int).tolist(), right[earlier][0].astype(int).tolist())
+            found.append(Pair(row.label, against.label, "strict", estimate, over, won, lost, p_value))
     return found
 
 
 def sampled_pairs(groups: Sequence[Group], name: str, setting: EvalSetting, k: int) -> list[Pair]:
     """Every pair of groups that were sampled alike, in pass@k; the later minus the earlier."""
     found = []
-    having = [g for g in groups if g.sampled(setting)]
-    for alike in _by_problems(having, lambda g: tuple(g.items[0].sampled[setting].problems.id)):
+    sampled = [g for g in groups if g.sampled(setting)]
+    for alike in _by_problems(sampled, lambda g: g.sampled_ids(setting)):
         scores = [pass_at(g, setting, k) for g in alike]
-        for i, j, estimate, over in _differences(alike, scores):
-            found.append(Pair(alike[j].label, alike[i].label, name, estimate, over, None, None, None))
+        for earlier, later, estimate, over in _differences(alike, scores):
+            found.append(Pair(alike[later].label, alike[earlier].label, name, estimate, over, None, None, None))
     return found
 
 
 def won_and_lost(row: Floats, against: Floats) -> tuple[float, float]:
     """Problems wrong → right and right → wrong, from runs × problems of 0 and 1: the mean over all pairs of runs."""
-    a, b = row.mean(axis=0), against.mean(axis=0)
-    return float(a @ (1 - b)), float(b @ (1 - a))
+    ours = row.mean(axis=0)
+    theirs = against.mean(axis=0)
+    return float(ours @ (1 - theirs)), float(theirs @ (1 - ours))
 
 
 def _by_problems(groups: Sequence[Group], ids: Callable[[Group], tuple[str, ...]]) -> list[list[Group]]:
@@ -116,23 +120,29 @@ def _by_problems(groups: Sequence[Group], ids: Callable[[Group], tuple[str, ...]
 
 
 def _differences(groups: Sequence[Group], scores: Sequence[Floats]) -> list[tuple[int, int, Estimate, str]]:
-    """(earlier, later, later − earlier, what its interval speaks for) of every pair, from one drawing of problems."""
+    """(earlier, later, later − earlier, what its interval generalises to) of every pair, from one set of resamples."""
     draws = resampled(np.stack([s.mean(axis=0) for s in scores]))
     seeds = [s.mean(axis=1).tolist() if g.trained else [] for g, s in zip(groups, scores, strict=True)]
-    return [
-        (
-            i,
-            j,
-            difference(draws, j, i, seeds[j], seeds[i]),
-            "problems and seeds" if speaks_for_seeds(seeds[j], seeds[i]) else "problems",
-        )
-        for i, j in combinations(range(len(groups)), 2)
-    ]
+    found = []
+    for earlier, later in combinations(range(len(groups)), 2):
+        over = "problems and seeds" if speaks_for_seeds(seeds[later], seeds[earlier]) else "problems"
+        found.append((earlier, later, difference(draws, later, earlier, seeds[later], seeds[earlier]), over))
+    return found
+
+
+@dataclass(frozen=True)
+class SeedScore:
+    """The shares of one run of a row: what its mean and its spread over seeds are made of."""
+
+    seed: int
+    strict: float
+    flexible: float
+    formatted: float
 
 
 @dataclass(frozen=True)
 class Row:
-    """One label: its seeds together."""
+    """The numbers of one group: the mean over its seeds, with intervals."""
 
     label: str
     seeds: int
@@ -141,17 +151,18 @@ class Row:
     flexible: Estimate
     formatted: Estimate
     pass_at: dict[str, Estimate]  # by column
-    gain: Estimate | None  # strict accuracy over the base, where a base row is there
+    gain: Estimate | None  # strict accuracy over the base, where the table has a base row
     progressions: float | None  # problems wrong for the base and right here, mean over pairs of runs
     regressions: float | None
     p_value: float | None  # McNemar against the base, for a single greedy run
     sharpness: Estimate | None  # S_avg at the comparison's sigma
-    rollouts: float  # training cost, mean over seeds; None where no file tells
+    rollouts: float  # training cost, mean over seeds; None where no file records it
     generated_tokens: float | None
     flops: float | None  # 2 per weight and token, an estimate
     seconds: float | None
     host_bytes: int  # the largest of its runs, without KV cache
     device_bytes: int
+    by_seed: tuple[SeedScore, ...] = ()
 
 
 def mean_estimate(scores: Floats, answers: int) -> Estimate:
@@ -175,8 +186,7 @@ def accuracy(group: Group, part: str) -> Estimate:
 
 def pass_estimate(group: Group, setting: EvalSetting, k: int) -> Estimate:
     """pass@k of a row whose runs were all sampled so; n samples are worth n // k independent draws of k."""
-    n = min(min(item.sampled[setting].problems.n) for item in group.items)
-    return mean_estimate(pass_at(group, setting, k), n // k)
+    return mean_estimate(pass_at(group, setting, k), group.samples(setting) // k)
 
 
 def common_sigmas(records: Sequence[SharpnessRecord]) -> list[float]:
@@ -193,7 +203,7 @@ def drops_at(records: Sequence[SharpnessRecord], sigma: float) -> Floats:
 
 
 def sharpness_estimate(records: Sequence[SharpnessRecord], sigma: float) -> Estimate:
-    """S_avg at a sigma that all records share, with an interval over directions of noise; problems are taken as given.
+    """S_avg at a sigma that all records share, with an interval over directions of noise, for these problems.
 
     Over seeds too where three or more runs were measured. One direction alone says nothing: all of [-1, 1].
     """
@@ -212,7 +222,7 @@ def middle_sigma(records: Sequence[SharpnessRecord]) -> float | None:
 
 
 def without_kv(peak: Peak) -> tuple[int, int]:
-    """Host and device bytes without the KV cache, a budget that lies on the device where there is one."""
+    """Host and device bytes without the KV cache, which is on the device where there is one."""
     if peak.device:
         return peak.host, max(0, peak.device - peak.kv)
     return max(0, peak.host - peak.kv), 0
@@ -254,17 +264,40 @@ def _mean(values: Sequence[float]) -> float:
     return math.fsum(values) / len(values)
 
 
+@dataclass(frozen=True)
+class PeakMemory:
+    """The largest memory that a run of a row held, in bytes without the KV cache."""
+
+    host_bytes: int
+    device_bytes: int
+
+
+def peak_memory(group: Group) -> PeakMemory:
+    """Host and device apart: their peaks may be of different runs."""
+    peaks = [without_kv(item.loaded.record.peak_bytes) for item in group.items]
+    return PeakMemory(max(host for host, _ in peaks), max(device for _, device in peaks))
+
+
+def seed_scores(group: Group) -> tuple[SeedScore, ...]:
+    """The shares of every run."""
+    found = []
+    for item in group.items:
+        means = {part: float(shares(item, part).mean()) for part in ("strict", "flexible", "formatted")}
+        found.append(SeedScore(seed=item.loaded.record.seed, **means))
+    return tuple(found)
+
+
 def row_of(group: Group, gain: Pair | None, passes: dict[str, Estimate], sigma: float | None) -> Row:
     """The row of a group; `gain` is its pair with the base."""
-    by_seed = [float(shares(item, "strict").mean()) for item in group.items]
+    by_seed = seed_scores(group)
     costs = mean_costs(group)
-    peaks = [without_kv(item.loaded.record.peak_bytes) for item in group.items]
-    sharp = [item.sharpness for item in group.items if item.sharpness is not None]
+    memory = peak_memory(group)
+    sharp = group.sharpness
     return Row(
         label=group.label,
         seeds=len(group.items),
         strict=accuracy(group, "strict"),
-        strict_sd=sd(by_seed),
+        strict_sd=sd([score.strict for score in by_seed]),
         flexible=accuracy(group, "flexible"),
         formatted=accuracy(group, "formatted"),
         pass_at=passes,
@@ -277,6 +310,7 @@ def row_of(group: Group, gain: Pair | None, passes: dict[str, Estimate], sigma: 
         generated_tokens=costs.generated_tokens,
         flops=costs.flops,
         seconds=costs.seconds,
-        host_bytes=max(host for host, _ in peaks),
-        device_bytes=max(device for _, device in peaks),
+        host_bytes=memory.host_bytes,
+        device_bytes=memory.device_bytes,
+        by_seed=by_seed,
     )

@@ -1,7 +1,7 @@
 """A comparison as text: the same rows and pairs for a terminal, Markdown, LaTeX, CSV and JSON.
 
-A person gets percent and points with intervals; a program gets every number in full. Labels, tasks and paths are text
-of strangers: each format writes out what its reader would obey, control characters and its own markup.
+People get percent and points with intervals; programs get every number in full. Labels, tasks and paths may hold any
+text, so each format escapes control characters and its own markup.
 """
 
 import csv
@@ -23,11 +23,13 @@ PAIR_HEADERS = ("pair", "metric", "points (95 %)", "over", "won/lost", "McNemar 
 
 
 def terminal(comparison: Comparison) -> str:
-    """Aligned blocks: scores, pass@k and sharpness where measured, costs beside the score, pairs; then notes."""
+    """Aligned blocks: scores, pass@k and sharpness where measured, costs, scores by seed, pairs; then notes."""
     blocks = [_banner(comparison), title(comparison), _ruled(_scores(comparison), 1)]
     if comparison.columns or comparison.sigma is not None:
         blocks.append(_ruled(_more_scores(comparison), 1))
     blocks.append(_ruled(_costs(comparison), 1))
+    if _has_seeds(comparison):
+        blocks.append(_ruled(_by_seed(comparison), 1))
     if comparison.pairs:
         blocks.append(_ruled([list(PAIR_HEADERS), *(_pair_cells(p) for p in comparison.pairs)], 2))
     notes = "\n".join(_notes(comparison))
@@ -35,20 +37,24 @@ def terminal(comparison: Comparison) -> str:
 
 
 def markdown(comparison: Comparison) -> str:
-    """A GitHub table of rows, one of pairs, and the notes."""
+    """GitHub tables of rows, scores by seed and pairs, and the notes."""
     texts = [*_banner(comparison).splitlines(), title(comparison)]
     blocks = [*map(markdown_text, texts), _bars(_whole(comparison))]
+    if _has_seeds(comparison):
+        blocks.append(_bars(_by_seed(comparison)))
     if comparison.pairs:
         blocks.append(_bars([list(PAIR_HEADERS), *(_pair_cells(p) for p in comparison.pairs)]))
     return "\n\n".join(block for block in (*blocks, *map(markdown_text, _notes(comparison))) if block) + "\n"
 
 
 def latex(comparison: Comparison) -> str:
-    """Two `tabular`s with the rules of booktabs, rows and pairs, after their notes as comments."""
+    """`tabular`s of rows, scores by seed and pairs with the rules of booktabs, after the notes as comments."""
     comments = [
         f"% {one_line(line)}" for line in (*_banner(comparison).splitlines(), title(comparison), *_notes(comparison))
     ]
     parts = ["\n".join(["% \\usepackage{booktabs}", *comments]), _tabular(_whole(comparison))]
+    if _has_seeds(comparison):
+        parts.append(_tabular(_by_seed(comparison)))
     if comparison.pairs:
         parts.append(_tabular([list(PAIR_HEADERS), *(_pair_cells(p) for p in comparison.pairs)]))
     return "\n\n".join(parts) + "\n"
@@ -132,10 +138,30 @@ def _costs(comparison: Comparison) -> list[Cells]:
 
 
 def _cost_cells(row: Row) -> Cells:
-    peaks = row.host_bytes, row.device_bytes
+    peaks = (row.host_bytes, row.device_bytes)
     memory = "/".join(f"{peak / 2**30:.2f}" for peak in peaks) if any(peaks) else ""
-    flops = "" if row.flops is None else f"{row.flops:.1e}" if row.flops else "0"
-    return [f"{row.rollouts:,.0f}", _number(row.generated_tokens), flops, _number(row.seconds), memory]
+    return [f"{row.rollouts:,.0f}", _number(row.generated_tokens), _flops(row.flops), _number(row.seconds), memory]
+
+
+def _flops(flops: float | None) -> str:
+    if flops is None:
+        return ""
+    return f"{flops:.1e}" if flops else "0"
+
+
+def _has_seeds(comparison: Comparison) -> bool:
+    """Whether a row has several runs, so that its mean is not their score."""
+    return any(len(row.by_seed) > 1 for row in comparison.rows)
+
+
+def _by_seed(comparison: Comparison) -> list[Cells]:
+    """A line per run: the scores that the means and spreads of the rows are made of."""
+    lines = [["method", "seed", "strict %", "flexible %", "format %"]]
+    for row in comparison.rows:
+        for score in row.by_seed:
+            shares = (score.strict, score.flexible, score.formatted)
+            lines.append([row.label, str(score.seed), *(f"{100 * share:.2f}" for share in shares)])
+    return lines
 
 
 def _whole(comparison: Comparison) -> list[Cells]:
@@ -238,12 +264,15 @@ def _csv(rows: Sequence[dict[str, object]]) -> str:
     return out.getvalue()
 
 
+_FORMULA = re.compile(r"(^|;)(?=\s*[=+\-@＝＋－＠])")
+
+
 def _inert(value: object) -> object:
-    """Text that a spreadsheet would run as a formula starts with an apostrophe; numbers stay."""
-    if not isinstance(value, str):
-        return value
-    text = one_line(value)
-    return f"'{text}" if text.lstrip().startswith(tuple("=+-@＝＋－＠")) else text
+    """Text that a spreadsheet would run as a formula gets an apostrophe; numbers stay.
+
+    Where a comma is the decimal sign, spreadsheets cut lines at semicolons: there a formula may start as well.
+    """
+    return _FORMULA.sub(r"\1'", one_line(value)) if isinstance(value, str) else value
 
 
 def _flat(row: Row, comparison: Comparison) -> dict[str, object]:
@@ -252,6 +281,10 @@ def _flat(row: Row, comparison: Comparison) -> dict[str, object]:
         if key == "pass_at":
             for name in comparison.columns:
                 found |= _flat_estimate(name, row.pass_at.get(name))
+        elif key == "by_seed":
+            found["seed_list"] = " ".join(str(score.seed) for score in row.by_seed)
+            found["strict_by_seed"] = " ".join(str(score.strict) for score in row.by_seed)
+            found["flexible_by_seed"] = " ".join(str(score.flexible) for score in row.by_seed)
         elif key in ("strict", "flexible", "formatted", "gain", "sharpness"):
             found |= _flat_estimate(key, None if value is None else Estimate(**value))
         else:

@@ -79,7 +79,7 @@ def test_few_seeds_and_a_seed_twice_are_said(tmp_path):
     runs = [write_base(tmp_path / "base", evaluation(SEVEN, step=0))]
     runs += [write_run(tmp_path / f"a{i}", evaluation(SEVEN), seed=0) for i in range(2)]
     assert compare(runs).notes == (
-        "ES: a seed is there twice, so the interval is too narrow",
+        "ES: two runs have the same seed, so the interval is too narrow",
         "ES: fewer than 3 seeds, intervals are conditional on these runs",
     )
 

@@ -9,7 +9,7 @@ from miniature import evaluation, sampled, sharpness, write_base, write_run
 
 from esctl.comparison import curves, plots
 from esctl.comparison.groups import Group, grouped
-from esctl.comparison.plots import Drawn, draw
+from esctl.comparison.plots import Drawn, draw, drawn_text
 from esctl.comparison.selection import Request, load_runs, select
 from esctl.runs.directory import RunDir
 from esctl.runs.files import append_lines, write_json
@@ -123,3 +123,19 @@ def test_directions_are_compared_with_random_ones_of_equal_norm(full):
     against, random = curves.direction_curves(full[1])
     assert against.x == random.x == (0.3, 0.6)
     assert (against.y, random.y) == (pytest.approx((0.02, 0.04)), pytest.approx((0.0125, 0.025)))
+
+
+@pytest.mark.parametrize("label", ["_hidden", "__", r"$\bad{", "a\nb", "\x1b[2J", "100 % & #", "\u202e9"])
+def test_every_label_stands_in_the_legend_as_text(label, tmp_path):
+    run = write_run(tmp_path / "run", evaluation(SEVEN), sampled(SAMPLES, 8), label=label)
+    groups = groups_of(run)
+    files = draw(groups, tmp_path / "plots").files
+    assert {p.name for p in files} == {"pass-at-k.png", "pass-at-k.svg", "coverage.png", "coverage.svg"}
+    [legend] = figure_of(groups).legends
+    [text] = [entry.get_text() for entry in legend.get_texts()]
+    assert text.strip() == drawn_text(groups[0].label).strip()
+    assert not set(text) & set("\x1b\n\u202e")
+
+
+def figure_of(groups: list[Group]):
+    return plots.figure(plots.pass_panels(groups, []), "title")

@@ -163,3 +163,16 @@ def test_every_kind_of_question_answers_a_table_that_has_nothing(kind, tmp_path)
     alone = evidence([write_run(tmp_path / "r", evaluation(MOST))])
     compared = ("ES", "ESSAM") if kind in COMPARING else ()
     assert answer(alone, Question("?", kind, compared))
+
+
+@pytest.mark.parametrize("label", ["<img src=x>", "[a](http://x)", "``` `", "a\n## b", "\x1b[2J", "\u202e9", "$x$ | y"])
+def test_no_label_reaches_the_report_as_anything_but_text(label, tmp_path):
+    runs = [
+        write_base(tmp_path / "b", evaluation(HALF, step=0)),
+        write_run(tmp_path / "r", evaluation(MOST), label=label),
+    ]
+    found = evidence(runs)
+    questions = (Question("gain?", "gains"), Question(label, compare=(found.groups[1].label, "base")))
+    text = report(found, questions)
+    assert text.count("\n## ") == 2
+    assert not any(markup in text for markup in ("<img", "[a](", "\x1b", "\u202e", " $x$"))

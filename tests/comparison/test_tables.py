@@ -124,6 +124,28 @@ def test_no_label_reaches_a_table_as_anything_but_text(label, tmp_path):
     assert not any(line.startswith(("[", "*")) for line in body.splitlines())
 
 
+@pytest.mark.parametrize("label", ["a;=1", "a; @SUM(A1);-2", "a;\t＝1", ";+1"])
+def test_no_part_of_a_cell_is_a_formula_where_semicolons_part_cells(label, tmp_path):
+    found = compare([write_run(tmp_path / "a", evaluation(SEVEN), label=label)], CompareOptions())
+    [row] = csv.DictReader(tables.csv_text(found).splitlines())
+    assert all(part[:1] == "'" for part in row["label"].split(";")[1:])
+
+
+def test_every_format_has_the_scores_of_each_seed(tmp_path):
+    runs = [write_run(tmp_path / str(seed), evaluation(right), seed=seed) for seed, right in enumerate((SEVEN, NINE))]
+    found = compare(runs, CompareOptions())
+    for write, seven, nine in (
+        (tables.terminal, "0     70.00", "1     90.00"),
+        (tables.markdown, "| ES | 0 | 70.00 |", "| ES | 1 | 90.00 |"),
+        (tables.latex, "ES & 0 & 70.00 &", "ES & 1 & 90.00 &"),
+        (tables.csv_text, "0 1,0.7 0.9,", "0.7 0.9"),
+    ):
+        assert seven in write(found)
+        assert nine in write(found)
+    [row] = json.loads(tables.json_text(found))["rows"]
+    assert [(s["seed"], s["strict"]) for s in row["by_seed"]] == [(0, 0.7), (1, 0.9)]
+
+
 @pytest.mark.parametrize("label", ["=cmd|' /C calc'!A0", "+1+1", "-2+3", "@SUM(A1)", " =1", "\t=1", "＝1"])
 def test_no_cell_of_a_spreadsheet_is_a_formula(label, tmp_path):
     found = compare([write_run(tmp_path / "a", evaluation(SEVEN), label=label)], CompareOptions())
