@@ -142,6 +142,55 @@ def t95(freedom: int) -> float:
     return z + (z**3 + z) / (4 * freedom) + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * freedom**2)
 
 
+@dataclass(frozen=True)
+class FTest:
+    """A one-way analysis of variance: whether several rows have one mean."""
+
+    f: float
+    between: int  # degrees of freedom between rows
+    within: int  # and within them, over seeds
+    p_value: float
+
+
+def f_test(rows: Sequence[Sequence[float]]) -> FTest | None:
+    """Fisher's F test on the seeds of each row; None without two rows, a row with two seeds, or any spread."""
+    between = len(rows) - 1
+    within_ = sum(map(len, rows)) - len(rows)
+    if between < 1 or within_ < 1:
+        return None
+    means = [math.fsum(row) / len(row) for row in rows]
+    centre = math.fsum(map(math.fsum, rows)) / sum(map(len, rows))
+    explained = math.fsum(len(row) * (mean - centre) ** 2 for row, mean in zip(rows, means, strict=True))
+    residual = math.fsum(sd(row) ** 2 * (len(row) - 1) for row in rows)
+    if residual < 1e-18:  # the seeds of every row agree: no spread to hold differences against
+        return None
+    f = (explained / between) / (residual / within_)
+    p_value = beta_share(residual / (residual + explained), within_ / 2, between / 2)
+    return FTest(f, between, within_, p_value)
+
+
+def beta_share(x: float, a: float, b: float) -> float:
+    """The regularized incomplete beta function I_x(a, b), by Lentz's continued fraction (Numerical Recipes, 6.4)."""
+    if x <= 0.0 or x >= 1.0:
+        return min(1.0, max(0.0, x))
+    if x > (a + 1) / (a + b + 2):  # the fraction converges fast below this point only
+        return 1.0 - beta_share(1.0 - x, b, a)
+    front = math.exp(math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b) + a * math.log(x) + b * math.log1p(-x)) / a
+    c = 1.0
+    d = 1.0 / (1.0 - (a + b) * x / (a + 1))
+    fraction = d
+    for m in range(1, 500):
+        even = m * (b - m) * x / ((a + 2 * m - 1) * (a + 2 * m))
+        odd = -(a + m) * (a + b + m) * x / ((a + 2 * m) * (a + 2 * m + 1))
+        for term in (even, odd):
+            d = 1.0 / (1.0 + term * d)
+            c = 1.0 + term / c
+            fraction *= c * d
+        if abs(c * d - 1.0) < 1e-14:
+            break
+    return front * fraction
+
+
 def mcnemar(first: Sequence[int], second: Sequence[int]) -> float:
     """Exact two-sided McNemar test on paired right/wrong answers: the p-value that neither is better."""
     won = sum(a > b for a, b in zip(first, second, strict=True))

@@ -12,7 +12,9 @@ import pytest
 
 from esctl.stats import (
     Estimate,
+    beta_share,
     both,
+    f_test,
     mcnemar,
     over_problems,
     over_seeds,
@@ -134,3 +136,34 @@ def test_intervals_hold_the_truth_as_often_as_the_documentation_says(cell):
     assert found.row > 0.895
     assert found.pair > 0.895
     assert found.row_width < 0.3
+
+
+def test_the_f_test_is_scipys():
+    from scipy.stats import f_oneway
+
+    rng = np.random.default_rng(3)
+    for shift in (0.0, 0.02, 0.5):
+        rows = [(0.6 + shift * i + 0.02 * rng.normal(size=n)).tolist() for i, n in enumerate((3, 5, 4, 3))]
+        found, theirs = f_test(rows), f_oneway(*rows)
+        assert found is not None
+        assert (found.f, found.between, found.within) == (pytest.approx(theirs.statistic), 3, 11)
+        assert found.p_value == pytest.approx(theirs.pvalue, rel=1e-9)
+
+
+@pytest.mark.parametrize("rows", [[], [[0.5, 0.6]], [[0.5], [0.6]], [[0.5, 0.5], [0.6, 0.6]], [[0.1] * 3, [0.1] * 3]])
+def test_the_f_test_needs_two_rows_and_a_spread_over_seeds(rows):
+    assert f_test(rows) is None
+
+
+def test_the_f_test_finds_a_difference_among_equal_rows_as_seldom_as_it_promises():
+    rng = np.random.default_rng(0)
+    tables = [rng.binomial(2048, 0.6 + 0.01 * rng.normal(size=(8, 3))) / 2048 for _ in range(2000)]
+    found = [f_test(table.tolist()) for table in tables]
+    assert 0.04 < sum(test is not None and test.p_value < 0.05 for test in found) / len(found) < 0.06
+
+
+@pytest.mark.parametrize(("x", "a", "b"), [(0.0, 2, 3), (1.0, 2, 3), (0.3, 0.5, 8), (0.999, 40, 0.5), (1e-9, 8, 3.5)])
+def test_the_incomplete_beta_function_is_scipys(x, a, b):
+    from scipy.special import betainc
+
+    assert beta_share(x, a, b) == pytest.approx(betainc(a, b, x), rel=1e-9)

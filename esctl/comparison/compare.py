@@ -11,6 +11,7 @@ from esctl.comparison.settings import EvalSetting
 from esctl.errors import UsageError
 from esctl.runs.directory import RunDir
 from esctl.runs.records import SharpnessRecord
+from esctl.stats import f_test
 
 DEFAULT_KS = (1, 8, 64)
 
@@ -94,6 +95,7 @@ def compare_loaded(loaded: Sequence[Loaded], options: CompareOptions) -> Compari
         notes=(
             *selection.notes,
             *_notes(groups, bases),
+            *_omnibus_note(groups),
             *_sampling_notes(groups, columns),
             *_sigma_note(groups, sigma),
         ),
@@ -171,6 +173,18 @@ def _notes(groups: Sequence[Group], bases: dict[str, Group]) -> list[str]:
     if few:
         notes.append(f"{', '.join(few)}: fewer than {ENOUGH_SEEDS} seeds, intervals are conditional on these runs")
     return notes
+
+
+def _omnibus_note(groups: Sequence[Group]) -> list[str]:
+    """One test for all rows at once, before anybody picks the largest of many differences."""
+    trained = [g for g in groups if g.trained and g.paired and len(g.items) >= ENOUGH_SEEDS]
+    found = f_test([g.shares("strict").mean(axis=1).tolist() for g in trained if g.ids == trained[0].ids])
+    if found is None:
+        return []
+    return [
+        f"do the {found.between + 1} trained rows with {ENOUGH_SEEDS} seeds or more differ at all in strict accuracy?"
+        f" F({found.between}, {found.within}) = {found.f:.1f}, p = {found.p_value:.2g}, over seeds, on these problems"
+    ]
 
 
 def _base_command(group: Group) -> str:

@@ -238,3 +238,18 @@ def test_sixty_runs_take_under_a_second_and_nothing_heavy(tmp_path):
     told = [subprocess.run(command, capture_output=True, text=True, check=True).stdout.split() for _ in range(3)]
     assert min(float(seconds) for seconds, *_ in told) < 1  # of processor time, imports included
     assert [heavy for _, *heavy in told] == [[], [], []]
+
+
+def test_rows_with_seeds_are_tested_all_at_once(tmp_path):
+    runs = [
+        write_run(
+            tmp_path / f"{method}{seed}", evaluation([1] * (n + seed) + [0] * (20 - n - seed)), method=method, seed=seed
+        )
+        for method, n in (("es", 5), ("essam", 15))
+        for seed in range(3)
+    ]
+    [note] = [n for n in compare_runs(runs, CompareOptions()).notes if "F(" in n]
+    assert note.startswith(
+        "do the 2 trained rows with 3 seeds or more differ at all in strict accuracy? F(1, 4) = 150.0"
+    )
+    assert not any("F(" in n for n in compare_runs(runs[1:], CompareOptions()).notes)
