@@ -6,17 +6,17 @@ Leaves evaluating it to `evaluate`: what compares is an evaluation made here, ne
 import math
 import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from esctl.engines.weights.center import Center
 from esctl.errors import UsageError, did_you_mean
 from esctl.experiment.experiment import Experiment, find_model
 from esctl.experiment.loading import dump_recipe, load_recipe, recipes
-from esctl.experiment.provenance import git_state, noise_here, package_versions
+from esctl.experiment.provenance import record_of
 from esctl.experiment.recipe import EMBEDDED, Plain, Recipe
 from esctl.runs.directory import RunDir
-from esctl.runs.records import Base, Cost, Peak, RunRecord
+from esctl.runs.records import Cost, Peak, RunRecord
 
 METHOD = "external"
 GIB = 2**30
@@ -136,20 +136,11 @@ def _record(adoption: Adoption, experiment: Experiment, base_sha256: str, dim: i
         flops=c.get("flops", 0.0),
         seconds=c.get("seconds", 0.0),
     )
-    return RunRecord(
-        label=adoption.label,
-        method=METHOD,
-        seed=experiment.recipe.seed,
-        base=Base(adoption.base, base_sha256, experiment.tokenizer_sha256),
-        prompt_sha256=experiment.prompt_sha256,
-        problems_sha256={},
-        dim=dim,
-        noise=noise_here(),
+    engine = f"trained elsewhere: {adoption.note}" if adoption.note else "trained elsewhere"
+    return replace(
+        record_of(experiment, METHOD, base_sha256, dim, engine),
         status="finished",
         kept_generation=0,
         train=cost,
         peak_bytes=Peak(round(c.get("host_gib", 0) * GIB), round(c.get("device_gib", 0) * GIB)),
-        engine=f"trained elsewhere{adoption.note and f': {adoption.note}'}",
-        versions=package_versions(),
-        git=git_state(),
     )

