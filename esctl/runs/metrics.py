@@ -4,6 +4,7 @@ Each key is a path, defined in `KEYS`; `metrics.jsonl` can be written again from
 """
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
@@ -25,6 +26,7 @@ KEYS = {
     "probe/reward_mean": "mean score of the first round of a two-round method, around θ",
     "update/norm": "‖update‖ ≈ √(dim·Σc²)",
     "drift/norm": "‖θ − θ₀‖ ≈ √(dim·Σc²) over all updates",
+    "signal/members": "members of the last round whose score differs from the most common one",
     "candidates/non_finite": "members whose logits were not finite, given the round's lowest score",
     "cost/rollouts": "training rollouts so far",
     "cost/generated_tokens": "tokens generated in training so far",
@@ -90,38 +92,10 @@ def _one(number: int, group: Sequence[ScoreRecord]) -> Metrics:
         "format/rate": share["formatted"],
         "truncated/rate": share["truncated"],
         "length/mean": share["length"],
+        "signal/members": len(finite) - max(Counter(finite).values()),
         "candidates/non_finite": sum(r.score is None for r in group),
         "time/seconds": math.fsum(r.seconds for r in group),
     }
     if first:
         found["probe/reward_mean"] = mean([r.score for r in first if r.score is not None])
-    return found
-
-
-def warnings(metrics: Sequence[Metrics], patience: int = 3) -> list[str]:
-    """What a person should know after the newest generation: no signal, or a collapse of reward or length."""
-    newest = metrics[-1]
-    recent = metrics[-patience:]
-    found = []
-    if len(recent) == patience and all(m["reward/sd"] == 0 for m in recent):
-        level = newest["reward/mean"]
-        found.append(
-            f"no signal: every member scored {level:g} for {patience} generations; raise sigma or ease the task"
-        )
-    if newest["candidates/non_finite"]:
-        found.append(f"{newest['candidates/non_finite']:.0f} members had logits that were not finite; lower sigma")
-    return found + collapses(metrics, remedy="lower alpha")
-
-
-def collapses(metrics: Sequence[Metrics], remedy: str) -> list[str]:
-    """Whether reward or length has just collapsed, and what to do about the reward."""
-    newest = metrics[-1]
-    found = list[str]()
-    best = max(m["reward/mean"] for m in metrics)
-    now = newest["reward/mean"]
-    before = metrics[max(0, len(metrics) - 2)]["reward/mean"]
-    if best > 0.1 and now < best / 2 <= before:
-        found.append(f"reward fell below half of its best, {now:.3f} from {best:.3f}; {remedy}")
-    if newest["length/mean"] < 0.2 * metrics[0]["length/mean"]:
-        found.append("completions are under a fifth of their first length: read samples/ for a degenerate answer")
     return found

@@ -1,7 +1,4 @@
-"""The training loop: ask, roll out, grade, record, tell, commit; and nothing that depends on the method.
-
-Leaves weights to `engines`, steps to `methods`, files to `rundir`, and showing progress to its caller.
-"""
+"""The events that a training run reports to whoever shows its progress: a generation, an evaluation, a notice."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -1,6 +1,6 @@
-"""The training loop: ask, roll out, grade, record, tell, commit; and nothing that depends on the method.
+"""The training loop of ES: ask, roll out, grade, record, tell, commit; nothing here depends on the method.
 
-Leaves weights to `engines`, steps to `methods`, files to `rundir`, and showing progress to its caller.
+An engine changes the weights, a method decides the steps, and `logbook` keeps the record.
 """
 
 import time
@@ -17,7 +17,8 @@ from esctl.faults import reach
 from esctl.noise.moves import Round, sample_seed
 from esctl.runs.directory import RunDir
 from esctl.runs.files import append_lines, drop_torn_line
-from esctl.runs.metrics import Metrics, Totals, all_metrics, cost_of, next_metrics, warnings
+from esctl.runs.metrics import Metrics, Totals, all_metrics, cost_of, next_metrics
+from esctl.runs.notices import es_advice, notices
 from esctl.runs.records import RunRecord, ScoreRecord
 from esctl.runs.replay import History, advance, replay, usable_scores
 from esctl.training.events import Evaluated, GenerationDone, Notice, Report
@@ -146,7 +147,8 @@ class Training:
         seconds, tokens = spent.seconds, spent.generated_tokens
         left = self.book.seconds_left(self.state.generation)
         self.report(GenerationDone(metrics, self.recipe.generations, tokens / max(seconds, 1e-9), left))
-        for text in warnings(self.metrics):
+        members = sum(r.round == own[-1].round for r in own)
+        for text in notices(self.metrics, es_advice(members, self.recipe.sampling.max_tokens)):
             self.report(Notice(text))
 
     def _record_progress(self) -> None:

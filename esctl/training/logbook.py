@@ -1,6 +1,6 @@
-"""What is recorded of a run while it is trained, whatever the method: its record, evaluations, failures of its grader.
+"""What a run records while it is trained, whatever the method: its run.json, evaluations and failed gradings.
 
-Leaves what a step is, and what is reported of it, to `train` and `baselines.recorder`.
+`evolution` (ES) and `rl.recorder` (RL) record the steps.
 """
 
 from collections import Counter
@@ -95,15 +95,21 @@ class Logbook:
 
 
 def doubts(record: EvalRecord) -> list[str]:
-    """What a person should know of the base's evaluation before training goes on: that it solved nothing."""
+    """What a person should know of the base's evaluation before training goes on: that it solved nothing, and why."""
     counts = record.problems
     if record.step or sum(counts.strict):
         return []
-    right = sum(counts.flexible)
-    by_content = f", {right} of {sum(counts.n)} samples by content" if right else ""
+    samples, right = sum(counts.n), sum(counts.flexible)
+    by_content = f", {right} of {samples} samples by content" if right else ""
+    cut = 100 * sum(counts.truncated) / samples
+    if cut >= 50:
+        why = f"{cut:.0f} % of completions were cut at {record.sampling.max_tokens} tokens; raise sampling.max_tokens"
+    elif not sum(counts.formatted):
+        why = "no answer is in that format; read its first prompt with --dry-run, or change prompt.*"
+    else:
+        why = "its answers are in that format; read its first prompt with --dry-run, or ease the task"
     return [
-        f"the base solves none of {len(counts.n)} {record.split} problems in the asked-for format{by_content}: rewards"
-        " may carry no signal; read its first prompt with --dry-run, or ease the task"
+        f"the base solves none of {len(counts.n)} {record.split} problems in the asked-for format{by_content}: {why}"
     ]
 
 

@@ -1,7 +1,4 @@
-"""The metrics of a run as TensorBoard shows them, under the names that they have in metrics.jsonl.
-
-Leaves what the metrics are to `metrics` and `baselines.recorder`: `metrics.jsonl` is the record, and this a copy of it.
-"""
+"""The metrics of a run as TensorBoard shows them: a copy of metrics.jsonl, under the same names."""
 
 import importlib.util
 from collections.abc import Iterator, Sequence

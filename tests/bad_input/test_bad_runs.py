@@ -128,7 +128,8 @@ NO_SIGNAL = [
         f"train {SMALL} --set sampling.max_tokens=1 --generations 3 --run D/run",
         0,
         "finished",
-        "ES s0  note: no signal: every member scored 0 for 3 generations; raise sigma or ease the task",
+        "ES s0  note: no signal: every member scored 0 for 3 generations, and 100 % of rollouts were cut at 1 tokens;"
+        " raise sampling.max_tokens",
     ),
 ]
 

@@ -8,7 +8,7 @@ import pytest
 from esctl.errors import RunError
 from esctl.methods.es import ES
 from esctl.methods.essam import ESSAM
-from esctl.runs.metrics import KEYS, all_metrics, next_metrics, warnings
+from esctl.runs.metrics import KEYS, all_metrics, next_metrics
 from esctl.runs.records import ScoreRecord
 from esctl.runs.replay import replay, usable_scores
 
@@ -113,14 +113,6 @@ def test_metrics_taken_up_at_any_generation_are_those_of_the_whole_run():
             totals, metrics = next_metrics(totals, records[8 * g : 8 * g + 8], moves[g], DIM)
             found.append(metrics)
         assert (totals, found) == whole
-
-
-def test_no_signal_is_said_after_three_generations_and_not_before():
-    records = [record(g, 0, m, 0.3) for g in range(3) for m in range(4)]
-    moves = replay(ES(population=4), 0, DIM, records, SCORES).moves
-    _, metrics = all_metrics(records, moves, DIM)
-    assert warnings(metrics[:2]) == []
-    assert warnings(metrics) == ["no signal: every member scored 0.3 for 3 generations; raise sigma or ease the task"]
 
 
 def test_every_metric_of_a_generation_is_explained_and_every_explained_one_is_written():

@@ -29,3 +29,18 @@ def test_a_base_that_solves_nothing_is_said(right, step, said):
     found = doubts(evaluation(right, step))
     assert bool(found) == said
     assert all("the base solves none of 3 test problems" in text for text in found)
+
+
+@pytest.mark.parametrize(
+    ("formatted", "truncated", "why"),
+    [
+        (0, 1, "100 % of completions were cut at 64 tokens; raise sampling.max_tokens"),
+        (0, 0, "no answer is in that format; read its first prompt with --dry-run, or change prompt.*"),
+        (1, 0, "its answers are in that format; read its first prompt with --dry-run, or ease the task"),
+    ],
+)
+def test_a_base_that_solves_nothing_is_said_with_what_to_look_at(formatted, truncated, why):
+    record = evaluation([0, 0], 0)
+    counts = replace(record.problems, formatted=[formatted] * 2, truncated=[truncated] * 2)
+    [text] = doubts(replace(record, problems=counts))
+    assert text == f"the base solves none of 2 test problems in the asked-for format: {why}"

@@ -221,6 +221,7 @@ class Hook:
     def _metrics(self) -> dict[str, float]:
         c = self.trainer.config
         means = {key: math.fsum(log[key] for log in self.logs) / len(self.logs) for key in self.logs[0]}
+        means["signal/groups"] = sum(group_signals(self.samples))
         if not self.trainer.optimizer.signal:
             means["policy/grad_norm"] = 0.0  # the optimizer did not use the gradient (of KL alone, if any)
         if self.reference is not None:

@@ -1,10 +1,6 @@
-"""The model that a baseline trains, opened in fp32, and the engine that draws from it where it lies.
+"""The model that an RL method trains, in fp32, the engine that draws from it, and the graded rollouts of one step.
 
-Leaves training it to the trainers.
-
-The rollouts of one step of a baseline, graded: equal prompts, seeds by hash, the grader and reward of ES.
-
-Leaves what follows from their rewards to the trainers.
+Prompts, sampling seeds, grader and reward are those of ES.
 """
 
 from dataclasses import replace

@@ -17,7 +17,8 @@ from esctl.experiment.scoring import each, failures, mean_reward, parts
 from esctl.faults import reach
 from esctl.runs.directory import RunDir
 from esctl.runs.files import append_lines, drop_torn_line, keep_lines
-from esctl.runs.metrics import Metrics, collapses
+from esctl.runs.metrics import Metrics
+from esctl.runs.notices import notices, rl_advice
 from esctl.runs.records import Cost, RunRecord, SampleRecord
 from esctl.training.events import Evaluated, GenerationDone, Notice, Report
 from esctl.training.logbook import Logbook, doubts, sample_record
@@ -34,6 +35,7 @@ KEYS = {
     "policy/loss": "mean over the updates of the step",
     "policy/grad_norm": "before clipping, mean over the updates of the step; 0 where the policy was not touched",
     "policy/lr": "learning rate of the step",
+    "signal/groups": "prompts whose samples had different rewards: those that GRPO learns from",
     "value/loss": "mean over the updates of the step",
     "value/grad_norm": "of the critic, before clipping, mean over the updates of the step",
     "value/explained": "1 − var(return − value)/var(return) over the tokens of the step, before the critic's update",
@@ -131,7 +133,7 @@ class Recorder:
         self.book.write(replace(self.book.record, generation=self.done, train=spent))
         pace, left = spent.generated_tokens / max(spent.seconds, 1e-9), self.book.seconds_left(self.done)
         self.report(GenerationDone(self.metrics[-1], self.recipe.generations, pace, left))
-        for text in warnings(self.metrics):
+        for text in notices(self.metrics, rl_advice(self.recipe.prompts, self.recipe.sampling.max_tokens)):
             self.report(Notice(text))
 
     def _evaluate_if_due(self) -> None:
@@ -219,12 +221,3 @@ def sample_records(step: Step, number: int) -> list[SampleRecord]:
     count = len(step.samples)
     places = range(0, count, math.ceil(count / SHOWN))
     return [sample_record((number, 0, 0), step.chosen, place, step.samples[place][0]) for place in places]
-
-
-def warnings(metrics: Sequence[Metrics], patience: int = 3) -> list[str]:
-    """What a person should know after the newest step: no signal, or a collapse of reward or length."""
-    newest, recent, found = metrics[-1], metrics[-patience:], []
-    if len(recent) == patience and all(m["reward/sd"] == 0 for m in recent):
-        level = newest["reward/mean"]
-        found.append(f"no signal: every rollout was worth {level:g} for {patience} steps; ease the task")
-    return found + collapses(metrics, remedy="lower method.lr")
