@@ -1,7 +1,7 @@
 """All that a table needs of one run, in one process: training, greedy evaluation, pass@k and sharpness.
 
-One process, since importing an engine costs more than most of these on a small model. Leaves which runs a table has,
-and starting processes, to `reproduce`: `esctl row JSON`. What is stored already is not done again.
+One process, since importing an engine costs more than most of these on a small model. `table` starts it as
+`esctl row JSON`. What is stored already is not done again.
 """
 
 from dataclasses import dataclass

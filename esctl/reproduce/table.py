@@ -1,7 +1,6 @@
 """A whole table from its definition: which runs it has, what is measured of each, what is missing, what it would cost.
 
-A definition is a YAML file in `recipes/tables/`. Leaves one run's work to `row`, processes to `jobs`, and what the
-numbers say to `compare` and `report`.
+A definition is a YAML file in `recipes/tables/`. `row` does the work on one run, and `jobs` starts the processes.
 """
 
 import hashlib
@@ -19,7 +18,7 @@ from esctl.comparison.groups import grouped
 from esctl.comparison.plots import draw
 from esctl.comparison.questions import Question
 from esctl.comparison.report import Evidence, report
-from esctl.comparison.selection import Request, load_runs, select
+from esctl.comparison.selection import Loaded, Request, load_runs, select
 from esctl.errors import RecipeError, UsageError
 from esctl.experiment.estimates.plan import planned_footprint, rollouts_planned
 from esctl.experiment.loading import dump_recipe, load_recipe, recipes_root
@@ -50,7 +49,7 @@ class RowSection(Section):
 
 
 class FullSection(Section):
-    """What FULL=1 adds."""
+    """What --full adds."""
 
     seeds: Count
     also: tuple[str, ...] = ()  # every row's weights are evaluated on these tasks too
@@ -218,16 +217,17 @@ def write_results(table: TableSection, planned: Sequence[Planned], root: Path) -
 def _write_model(definition: TableSection, planned: Sequence[Planned], root: Path, split: str = "test") -> list[Path]:
     """Returns the files in the order of reading."""
     loaded = load_runs([RunDir(Path(p.job.run)) for p in planned])
+    runs = [_Finished(p, item) for p, item in zip(planned, loaded, strict=True)]
     task = planned[0].recipe.task.name
-    at_home = [item for item, p in zip(loaded, planned, strict=True) if task in tasks_of(p)]
-    own = [item for item, p in zip(loaded, planned, strict=True) if p.recipe.task.name == task]
+    at_home = _evaluated_on(task, runs)
+    own = [run.loaded for run in runs if run.planned.recipe.task.name == task]
     request = Request(split, task)
     ks = next((p.job.passk.ks for p in planned if p.job.passk and p.recipe.task.name == task), ())
-    table, groups = compare_loaded(own, CompareOptions(request, ks)), tuple(grouped(select(own, request).items))
+    table = compare_loaded(own, CompareOptions(request, ks))
+    groups = tuple(grouped(select(own, request).items))
     others = []
     for other in sorted({t for p in planned for t in tasks_of(p)} - {task}):
-        there = [item for item, p in zip(loaded, planned, strict=True) if other in tasks_of(p)]
-        others.append(compare_loaded(there, CompareOptions(Request(split, other))))
+        others.append(compare_loaded(_evaluated_on(other, runs), CompareOptions(Request(split, other))))
     if len(at_home) > len(own):  # runs trained on another task, tested on this one
         others.append(compare_loaded(at_home, CompareOptions(request)))
     full = definition.full or FullSection(seeds=definition.seeds)
@@ -235,6 +235,18 @@ def _write_model(definition: TableSection, planned: Sequence[Planned], root: Pat
     evidence = Evidence(table, groups, tuple(others), full_rows, bool(full.also))
     answers = report(evidence, definition.questions)
     return [*_written(root, table, others, answers), *draw(groups, root / "plots").files]
+
+
+@dataclass(frozen=True)
+class _Finished:
+    """A run of the table, read from its directory."""
+
+    planned: Planned
+    loaded: Loaded
+
+
+def _evaluated_on(task: str, runs: Sequence[_Finished]) -> list[Loaded]:
+    return [run.loaded for run in runs if task in tasks_of(run.planned)]
 
 
 def tasks_of(planned: Planned) -> set[str]:

@@ -5,7 +5,7 @@ Each key is a path, defined in `KEYS`; `metrics.jsonl` can be written again from
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 
@@ -76,22 +76,29 @@ def cost_of(records: Sequence[ScoreRecord], dim: int) -> Cost:
     return Cost(sum(r.rollouts for r in records), prompt, generated, 2.0 * dim * (prompt + generated), seconds)
 
 
-def _one(number: int, group: Sequence[ScoreRecord]) -> Metrics:
-    last = [r for r in group if r.round == group[-1].round]
-    first = [r for r in group if r.round != group[-1].round]
-    finite = [r.score for r in last if r.score is not None]
-    centre = mean(finite)
-    share = {key: mean([r.parts[key] for r in last]) for key in last[0].parts}
-    found = {
-        "generation": number,
+def reward_metrics(rewards: Sequence[float], share: Mapping[str, float]) -> Metrics:
+    """Mean, spread and best of the rewards (of ES: scores of members), and the parts of the rollouts' grades."""
+    centre = mean(rewards)
+    return {
         "reward/mean": centre,
-        "reward/sd": math.sqrt(mean([(s - centre) ** 2 for s in finite])),
-        "reward/max": max(finite),
+        "reward/sd": math.sqrt(mean([(r - centre) ** 2 for r in rewards])),
+        "reward/max": max(rewards),
         "accuracy/strict": share["strict"],
         "accuracy/flexible": share["flexible"],
         "format/rate": share["formatted"],
         "truncated/rate": share["truncated"],
         "length/mean": share["length"],
+    }
+
+
+def _one(number: int, group: Sequence[ScoreRecord]) -> Metrics:
+    last = [r for r in group if r.round == group[-1].round]
+    first = [r for r in group if r.round != group[-1].round]
+    finite = [r.score for r in last if r.score is not None]
+    share = {key: mean([r.parts[key] for r in last]) for key in last[0].parts}
+    found = {
+        "generation": number,
+        **reward_metrics(finite, share),
         "signal/members": len(finite) - max(Counter(finite).values()),
         "candidates/non_finite": sum(r.score is None for r in group),
         "time/seconds": math.fsum(r.seconds for r in group),

@@ -17,12 +17,12 @@ from esctl.faults import reach
 from esctl.noise.moves import Round, sample_seed
 from esctl.runs.directory import RunDir
 from esctl.runs.files import append_lines, drop_torn_line
-from esctl.runs.metrics import Metrics, Totals, all_metrics, cost_of, next_metrics
+from esctl.runs.metrics import Metrics, Totals, all_metrics, next_metrics
 from esctl.runs.notices import es_advice, notices
 from esctl.runs.records import RunRecord, ScoreRecord
-from esctl.runs.replay import History, advance, replay, usable_scores
-from esctl.training.events import Evaluated, GenerationDone, Notice, Report
-from esctl.training.logbook import Logbook, doubts, sample_record
+from esctl.runs.replay import advance, replay, usable_scores
+from esctl.training.events import GenerationDone, Notice, Report
+from esctl.training.logbook import Logbook, sample_record
 
 
 class Training:
@@ -53,7 +53,7 @@ class Training:
                 f"{run.scores}: has {self.state.generation} generations, but run.json says {recorded}; restore the file"
                 " from a copy, or start another run with --run"
             )
-        self._catch_up(history)
+        advance(engine, run, history.moves, len(history.moves))  # from θ₀ to where the recorded scores lead
 
     def begin(self, now: RunRecord) -> None:
         """Record that a session runs, with what."""
@@ -68,10 +68,6 @@ class Training:
         self._evaluate_if_due()
         self._keep_weights()
         return self.book.record
-
-    def _catch_up(self, history: History) -> None:
-        """Bring the engine from θ₀ to where the recorded scores lead."""
-        advance(self.engine, self.run, history.moves, len(history.moves))
 
     def _generation(self) -> None:
         generation = self.state.generation
@@ -168,14 +164,8 @@ class Training:
             self._evaluate(self.recipe.eval.split, self.recipe.eval.n, step)
 
     def _evaluate(self, split: str, n: int | None, step: int) -> None:
-        record = self.book.evaluate(split, n, step, cost_of(self._spent(step), self.engine.dim).rollouts)
-        if record is not None:
-            self.report(Evaluated(record))
-            for text in doubts(record):
-                self.report(Notice(text))
-
-    def _spent(self, step: int) -> list[ScoreRecord]:
-        return [r for r in self.scores if r.generation < step]
+        spent = sum(r.rollouts for r in self.scores if r.generation < step)
+        self.book.evaluate(split, n, step, spent, self.report)
 
     def _keep_weights(self) -> None:
         kept = self.state.generation if self.recipe.select == "last" else self.book.best_step()

@@ -17,6 +17,7 @@ from esctl.experiment.scoring import Rewarded, refuse_failures
 from esctl.runs.directory import RunDir
 from esctl.runs.files import write_atomic
 from esctl.runs.records import Cost, EvalRecord, RunRecord, SampleRecord, strict_share
+from esctl.training.events import Evaluated, Notice, Report
 
 
 class Logbook:
@@ -76,13 +77,16 @@ class Logbook:
     def _problems(self, split: str, n: int | None) -> int:
         return len(self._experiment.split(split).first(n).problems)
 
-    def evaluate(self, split: str, n: int | None, step: int, spent: int) -> EvalRecord | None:
-        """Evaluate the engine's θ, had by `spent` rollouts, and record what it cost; None where it is stored."""
+    def evaluate(self, split: str, n: int | None, step: int, spent: int, report: Report) -> None:
+        """Evaluate the engine's θ, trained by `spent` rollouts, record the cost and report it; nothing if stored."""
         chosen = self._experiment.split(split).first(n)
         found = draw_evaluation(self._experiment, self._run, self._engine, EvalRequest(chosen, step, spent))
-        if found is not None:
-            self.write(replace(self.record, eval=sum((e.cost for e in self._run.read_evals()), Cost())))
-        return found
+        if found is None:
+            return
+        self.write(replace(self.record, eval=sum((e.cost for e in self._run.read_evals()), Cost())))
+        report(Evaluated(found))
+        for text in doubts(found):
+            report(Notice(text))
 
     def best_step(self) -> int:
         """The first step with the best strict accuracy on the recipe's validation problems."""

@@ -1,7 +1,7 @@
-"""PPO at work: rollouts, advantages, and the updates of a policy and a critic. The method is described in `ppo`.
+"""PPO at work: rollouts, advantages, and the updates of a policy and a critic. `methods.ppo` describes the method.
 
-Leaves files to `recorder`, the arithmetic to `losses`, and forward passes in bounded memory to `tokens`. This trainer
-is our own, since no maintained package with a critic takes a reward function beside this project's other libraries.
+`losses` has the arithmetic and `tokens` the forward passes in bounded memory. This trainer is our own: no maintained
+package with a critic takes a reward function and installs with this project's other libraries.
 """
 
 import copy

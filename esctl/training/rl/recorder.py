@@ -1,6 +1,6 @@
-"""What every baseline's run has in common: metrics, samples, evaluations, checkpoints, kept weights, costs.
+"""What every RL run records: metrics, samples, evaluations, checkpoints, kept weights, costs.
 
-Leaves rollouts and gradients to the trainer. `metrics.jsonl` is the history: an RL run has no `scores.jsonl`, because
+The trainer makes the rollouts and steps. `metrics.jsonl` is the history: an RL run has no `scores.jsonl`, because
 no number that is short enough to record leads back to its weights. Checkpoints do, and a resumed run continues from
 the newest: what was recorded after it is dropped and done again.
 """
@@ -13,15 +13,15 @@ from dataclasses import replace
 from esctl.errors import RunError
 from esctl.evaluation.draw import part_path
 from esctl.experiment.experiment import Experiment
-from esctl.experiment.scoring import each, failures, mean_reward, parts
+from esctl.experiment.scoring import each, failures, parts
 from esctl.faults import reach
 from esctl.runs.directory import RunDir
 from esctl.runs.files import append_lines, drop_torn_line, keep_lines
-from esctl.runs.metrics import Metrics
+from esctl.runs.metrics import Metrics, reward_metrics
 from esctl.runs.notices import notices, rl_advice
 from esctl.runs.records import Cost, RunRecord, SampleRecord
-from esctl.training.events import Evaluated, GenerationDone, Notice, Report
-from esctl.training.logbook import Logbook, doubts, sample_record
+from esctl.training.events import GenerationDone, Notice, Report
+from esctl.training.logbook import Logbook, sample_record
 from esctl.training.rl import Step, Trainer
 
 SHOWN = 16  # rollouts of a step that are stored to be read
@@ -47,7 +47,7 @@ KEYS = {
 
 
 class Recorder:
-    """One RL run, from its newest checkpoint to its last step; the counterpart of `train.Training`."""
+    """One RL run, from its newest checkpoint to its last step; the counterpart of `evolution.Training`."""
 
     def __init__(self, experiment: Experiment, run: RunDir, trainer: Trainer, report: Report) -> None:
         self.experiment, self.recipe = experiment, experiment.recipe
@@ -142,11 +142,7 @@ class Recorder:
             self._keep_if_best()
 
     def _evaluate(self, split: str, n: int | None, step: int) -> None:
-        record = self.book.evaluate(split, n, step, total_cost(self.metrics[:step]).rollouts)
-        if record is not None:
-            self.report(Evaluated(record))
-            for text in doubts(record):
-                self.report(Notice(text))
+        self.book.evaluate(split, n, step, total_cost(self.metrics[:step]).rollouts, self.report)
 
     def _keep_if_best(self) -> None:
         """Keep these weights where no earlier ones did better on validation; a checkpoint first, to lose neither."""
@@ -174,17 +170,10 @@ class Recorder:
 def step_metrics(step: Step, number: int, before: Cost) -> Metrics:
     """One line of metrics.jsonl; `before` is what all earlier steps cost."""
     rewards = [s.reward for s in each(step.samples)]
-    share, spent, centre = parts(step.samples), before + step_cost(step), mean_reward(step.samples)
+    spent = before + step_cost(step)
     return {
         "generation": number,
-        "reward/mean": centre,
-        "reward/sd": math.sqrt(math.fsum((r - centre) ** 2 for r in rewards) / len(rewards)),
-        "reward/max": max(rewards),
-        "accuracy/strict": share["strict"],
-        "accuracy/flexible": share["flexible"],
-        "format/rate": share["formatted"],
-        "truncated/rate": share["truncated"],
-        "length/mean": share["length"],
+        **reward_metrics(rewards, parts(step.samples)),
         **step.own,
         "cost/rollouts": spent.rollouts,
         "cost/prompt_tokens": spent.prompt_tokens,
