@@ -2,7 +2,7 @@
 
 Reads run directories and writes none. `settings`: what makes two numbers comparable. `selection`: which evaluation
 represents a run. `groups`: seeds together. `rows`: every number, with intervals by `esctl.stats`. `compare`: the whole
-table. `tables`: its formats. `report`: its questions answered in sentences. `curves` and `plots`: pictures.
-`references`: published rows. Start at `compare.compare(runs, CompareOptions())`. May import `runs` and what is below
-it; no torch, no scipy.
+table. `tables`: its formats. `questions`: what a table's definition may ask. `report`: the answers in sentences.
+`curves` and `plots`: pictures. `references`: published rows. Start at `compare.compare(runs, CompareOptions())`. May
+import `runs` and what is below it; no torch, no scipy.
 """
