@@ -1,6 +1,6 @@
 """`esctl adopt`: a model that was trained elsewhere joins the table, as a run directory of kind external.
 
-Leaves evaluating it to `evaluate`: what compares is an evaluation made here, never a number that came with the model.
+Tables compare evaluations made here by `evaluate`, never a number that came with the model.
 """
 
 import math
@@ -98,7 +98,7 @@ def adopt(adoption: Adoption, flags: Mapping[str, Plain], sets: Sequence[str], r
 
 
 def _recipe(adoption: Adoption, flags: Mapping[str, Plain], sets: Sequence[str]) -> Recipe:
-    """How it will be asked: a task, a prompt and a decoding; all else that a recipe says is of no account here."""
+    """The task, prompt and decoding of its evaluations; the other keys of a recipe have no effect here."""
     method: dict[str, Plain] = {"kind": METHOD, "note": adoption.note}
     return load_recipe(None, {**flags, "label": adoption.label, "model": adoption.base, "method": method}, sets)
 

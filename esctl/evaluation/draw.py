@@ -1,13 +1,13 @@
-"""Evaluations of one set of weights on one split, greedy or sampled: drawn in chunks, graded, and kept in a file.
+"""Draw, grade and store one evaluation: one set of weights, one split, greedy or sampled, in resumable chunks.
 
-Leaves the weights to the engine, which samples there are to `samples`, and what they show to `coverage` and `stats`.
+`sampling` decides which samples there are, `coverage` and `stats` say what they show.
 """
 
 import hashlib
 import json
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -30,8 +30,6 @@ from esctl.runs.files import (
 )
 from esctl.runs.records import WEIGHT, Cost, EvalPart, EvalRecord, EvalSample, SamplingRecord, TaskRecord
 from esctl.tasks import Problem
-
-Samples = Mapping[tuple[str, int], EvalSample]  # by problem id and sample index
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 """`esctl eval` and `esctl passk`: evaluations of a run's weights or of a plain model, greedy or sampled.
 
-Leaves which weights those are to `target`, and drawing to `evaluate`. What is stored already is read: no engine starts.
+`target` finds the weights, `draw` draws and stores. No engine starts where everything is stored already.
 """
 
 from collections.abc import Callable, Sequence

@@ -1,7 +1,7 @@
-"""How fast a score falls around one set of weights: which candidates are asked for, and what their scores say.
+"""How fast a score falls around one set of weights: the candidates to measure, and the numbers from their scores.
 
-Leaves reading a candidate's score to the caller, and which weights those are to `target`. With score R (strict greedy
-accuracy), weights θ, their number d and standard normal noise ε:
+The caller measures each candidate's score. With score R (strict greedy accuracy), weights θ, their number d
+and standard normal noise ε:
 
     average       S_avg(σ) = R(θ) − mean over seeds of R(θ + σ ε),   for each σ of a grid
     estimate      g = (1/N) Σ zᵢ εᵢ,   z the z-scores of R(θ + σ' εᵢ), i = 1..N: one fresh ES estimate at θ
@@ -27,7 +27,7 @@ SMALL = 10_000_000  # weights below which a model is of the embedded one's kind
 
 @dataclass(frozen=True)
 class Settings:
-    """What is asked for; models are comparable where it is equal."""
+    """The settings of a measurement; models are comparable where these are equal."""
 
     sigmas: tuple[float, ...]  # of the average
     seeds: int  # noise seeds for each of them, the same for all
@@ -35,7 +35,7 @@ class Settings:
     sigma: float  # σ' of the estimate
     rho: float
     scales: tuple[float, ...]  # c of the directional steps
-    directions: int  # random directions beside each
+    directions: int  # random directions of equal norm for each
 
 
 # In weights as large as the embedded model's an accuracy feels a σ of 0.01; in those of pretrained models one of 0.001.

@@ -1,10 +1,7 @@
-"""Reference solutions as the tokens a model would have to write: what their likelihood is measured on.
+"""`esctl sharpness`: measure candidates around one set of weights with one engine, each stored as soon as it is read.
 
-Leaves the prompts before them to `experiment`, and what is right to the tasks.
-
-`esctl sharpness`: the candidates of a measurement read under one engine, each kept as soon as it is read.
-
-Leaves which candidates those are, and what they say, to `sharpness`; and which weights, to `target`.
+`sharpness` chooses the candidates and computes the numbers, `target` finds the weights. The likelihood is measured on
+reference solutions, tokenized here.
 """
 
 import hashlib
@@ -46,7 +43,7 @@ class Solutions:
 
 
 def solutions(experiment: Experiment, split: Split) -> Solutions:
-    """The reference of every problem that has one, cut where it leaves an engine no room beside the longest prompt.
+    """The reference of every problem that has one, cut to the room that an engine has after the longest prompt.
 
     After a raw prompt, which ends in "Answer:", a solution begins with a space, as solved examples do there. The token
     that ends a turn is not part of it.
@@ -66,9 +63,9 @@ def reference_texts(task: Task, problems: Sequence[Problem]) -> list[str]:
     texts = [p.solution for p in problems]
     for form in FORMS:
         bare = [i for i, text in enumerate(texts) if not text]
-        told = [form.format(answer=problems[i].answer) for i in bare]
-        grades = task.grade([problems[i] for i in bare], told) if bare else []
-        for i, text, grade in zip(bare, told, grades, strict=True):
+        golds = [form.format(answer=problems[i].answer) for i in bare]
+        grades = task.grade([problems[i] for i in bare], golds) if bare else []
+        for i, text, grade in zip(bare, golds, grades, strict=True):
             texts[i] = text if grade.strict else ""
     return texts
 
@@ -125,7 +122,7 @@ def numbers(flag: str, text: str | None) -> tuple[float, ...] | None:
 
 @dataclass(frozen=True)
 class _Bench:
-    """What every candidate of one measurement is asked."""
+    """The setting that all candidates of one measurement share."""
 
     target: Target
     experiment: Experiment

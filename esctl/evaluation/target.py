@@ -1,6 +1,6 @@
 """What RUN|MODEL on a command line means: which weights, under which recipe, and where results about them go.
 
-Leaves what is measured on the weights to `evaluate` and other commands.
+`evaluate` and `sharpness_run` measure the weights that are found here.
 """
 
 import shutil
@@ -96,7 +96,7 @@ class Target:
         return record
 
     def refuse_other_model(self, weights_sha256: str) -> None:
-        """A plain model's directory holds results of one model, told by its weights and not by its name."""
+        """A plain model's directory holds results of one model, known by its weights and not by its name."""
         if not self.trained and self.folder.read_record().base.weights_sha256 != weights_sha256:
             raise RunError(
                 f"{self.folder.path}: holds another model's evaluations; choose another directory with --run"
@@ -145,7 +145,7 @@ def _trained(request: TargetRequest, run: RunDir, record: RunRecord) -> Target:
     if not 0 <= step <= record.generation:
         raise UsageError(f"--step {step}: {run.path} has generations 0 to {record.generation}")
     rebuilt = request.step is not None and replayable
-    # How RL drew its rollouts says nothing of how its weights are served: as those of the rows beside it.
+    # The engine that drew RL's rollouts need not serve its weights: they are evaluated like those of ES runs.
     served: dict[str, Plain] = {"engine.kind": "auto"} if record.method in BASELINES else {}
     recipe = _load(replace(request, flags={**served, **request.flags}), {} if rebuilt else {"model": str(run.path)})
     return Target(run, recipe, step, _spent(run, record, step), trained=True, rebuilt=rebuilt)
