@@ -9,7 +9,7 @@ import torch
 
 from esctl.engines import Completion, EngineSpec, Samples, Sampling, TokenIds, chosen_kind
 from esctl.engines.weights.dtypes import torch_dtype
-from esctl.engines.weights.model import check_model, quiet_transformers, read_settings
+from esctl.engines.weights.model import check_model, end_tokens, quiet_transformers
 from esctl.engines.weights.sizes import refuse_unserved, sizes_of
 from esctl.errors import EngineError, UsageError
 
@@ -45,7 +45,10 @@ class Checkpoint:
         sizes = sizes_of(config)
         limit = sizes.context
         if spec.max_model_len is not None and spec.max_model_len > limit:
-            raise UsageError(f"max_model_len {spec.max_model_len}: the model in {folder} takes {limit} tokens at most")
+            raise UsageError(
+                f"max_model_len {spec.max_model_len}: the model in {folder} takes {limit} tokens at most"
+                f"{sizes.why_short}; lower the number of new tokens, or shorten the prompts"
+            )
         refuse_unserved(config, chosen_kind(spec.kind), spec.max_model_len or limit)
         try:
             with quiet_transformers():
@@ -53,7 +56,7 @@ class Checkpoint:
         except Exception as error:  # damaged files raise errors of several libraries
             reason = (str(error).strip() or type(error).__name__).split("\n")[0]
             raise EngineError(f"model {folder} has no tokenizer that can be loaded ({reason}): add its files") from None
-        stops = set(_end_tokens(folder)) | ({tokenizer.eos_token_id} - {None}) | _end_of_turn(tokenizer)
+        stops = end_tokens(folder) | ({tokenizer.eos_token_id} - {None}) | _end_of_turn(tokenizer)
         return cls(folder, tokenizer, frozenset(stops), spec.max_model_len or limit, sizes.kv_elements)
 
     def room(self, prompts: Sequence[TokenIds], most: int) -> list[int]:
@@ -127,8 +130,9 @@ def refuse_large_vocabulary(model: Path | str, tokenizer: Vocabulary, config: "P
     used = [token for token in beyond if token not in special or token in template]
     if used:
         ids = max(vocabulary.values()) + 1
+        first = min(used, key=vocabulary.__getitem__)
         raise UsageError(
-            f"model: {model}: its tokenizer has {ids:,} ids (such as {used[0]!r}) and the model {rows:,} rows;"
+            f"model: {model}: its tokenizer has {ids:,} ids (such as {first!r}) and the model {rows:,} rows;"
             " give the tokenizer that belongs to it"
         )
     return rows
@@ -171,18 +175,3 @@ def _end_of_turn(tokenizer: "PreTrainedTokenizerBase") -> set[int]:
     following = tokenizer.encode(text.rpartition("answer")[2].lstrip(), add_special_tokens=False)[:1]
     special = {i for i, token in tokenizer.added_tokens_decoder.items() if token.special}
     return special & {*following}
-
-
-def _end_tokens(folder: Path) -> Iterator[int]:
-    for name in ("config.json", "generation_config.json"):
-        if not (folder / name).is_file():
-            continue
-        ends = read_settings(folder / name).get("eos_token_id")
-        if ends is None:
-            continue
-        for token in ends if isinstance(ends, list) else [ends]:
-            if type(token) is not int:
-                raise EngineError(
-                    f"model {folder}: eos_token_id in {name} is {ends!r}: give a token's number, or a list"
-                )
-            yield token

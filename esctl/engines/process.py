@@ -65,15 +65,20 @@ def stdout_kept() -> Iterator[None]:
 
 def use_threads(wanted: int | Literal["auto"]) -> int:
     """Set the threads of torch and of the noise kernel; `auto` is what OMP_NUM_THREADS says, or every core."""
-    cores = os.cpu_count() or 1
-    if wanted != "auto" and wanted > cores:
-        raise UsageError(f"engine.threads: {wanted}, but this machine has {cores} cores; use {cores} or fewer, or auto")
+    refuse_threads(wanted)
     threads = torch.get_num_threads() if wanted == "auto" else wanted
     numba.set_num_threads(min(threads, numba.config.NUMBA_NUM_THREADS))
     # After numba, whose start sizes the OpenMP pool that both share to all cores: two such processes side by side would
     # spin on each other's cores and stand still.
     torch.set_num_threads(threads)
     return threads
+
+
+def refuse_threads(wanted: int | Literal["auto"]) -> None:
+    """Refuse more threads than cores: a great many end the process by a segmentation fault."""
+    cores = os.cpu_count() or 1
+    if wanted != "auto" and wanted > cores:
+        raise UsageError(f"engine.threads: {wanted}, but this machine has {cores} cores; use {cores} or fewer, or auto")
 
 
 @dataclass(frozen=True)

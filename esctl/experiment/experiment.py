@@ -10,6 +10,7 @@ from typing import Self
 from esctl.assets import tiny_model_path
 from esctl.engines import Completion, EngineSpec, Samples, Sampling, chosen_kind
 from esctl.engines.checkpoint import refuse_large_vocabulary, refuse_unknown_ids
+from esctl.engines.process import refuse_threads
 from esctl.engines.weights.center import Center
 from esctl.engines.weights.model import check_model, count_weights
 from esctl.engines.weights.sizes import refuse_unserved, sizes_of
@@ -68,8 +69,10 @@ class Experiment:
 
     def __init__(self, recipe: Recipe) -> None:
         self.recipe = recipe
+        refuse_threads(recipe.engine.threads)
         self.model = find_model(recipe.model)
         _, self._config = check_model(self.model)
+        self._sizes = sizes_of(self._config)
         refuse_unserved(self._config, chosen_kind(recipe.engine.kind))
         self.task = open_task(task_spec(recipe))
         self.tokenizer = load_tokenizer(self.model)
@@ -101,7 +104,10 @@ class Experiment:
         if name not in self._splits:
             problems = self.task.problems(name)
             prompts = render_all(problems, self.task, self.tokenizer, self.prompting, self.shots)
-            refuse_long(name, problems, prompts, self.context, self.recipe.sampling.max_tokens)
+            new = self.recipe.sampling.max_tokens
+            refuse_long(name, problems, prompts, self._sizes.context, new, self._sizes.why_short)
+            longest = max((len(p.token_ids) for p in prompts), default=0)
+            refuse_unserved(self._config, chosen_kind(self.recipe.engine.kind), longest + new)
             refuse_unknown_ids(self.model, [p.token_ids for p in prompts], self._rows)
             self._splits[name] = Split(name, problems, prompts)
         return self._splits[name]
@@ -119,11 +125,6 @@ class Experiment:
         if not self.task.trainable:
             raise UsageError(f"prompt.shots: {self.task.name} has no split to take solved examples from; set it to 0")
         return examples(self.task.problems(self.task.trainable[0]), self.prompting)
-
-    @cached_property
-    def context(self) -> int:
-        """The model's context in tokens, by its config."""
-        return sizes_of(self._config).context
 
     @cached_property
     def dim(self) -> int:
@@ -152,7 +153,7 @@ class Experiment:
     def check_prompt(self) -> None:
         """Refuse a tokenizer or a template that cannot ask a question of this model, without reading data."""
         prompts = render_all(PROBES, self.task, self.tokenizer, replace(self.prompting, shots=0))
-        refuse_long("model", PROBES, prompts, self.context, 1)
+        refuse_long("model", PROBES, prompts, self._sizes.context, 1, self._sizes.why_short)
         refuse_unknown_ids(self.model, [p.token_ids for p in prompts], self._rows)
 
     def texts(self, completions: Sequence[Completion]) -> list[str]:

@@ -114,8 +114,10 @@ def _convert(gguf: Path, folder: Path) -> None:
     from esctl.engines.weights.model import quiet_transformers
 
     with quiet_transformers(), redirect_stderr(StringIO()):  # the reader of GGUF files draws a bar of its own
-        tokenizer = AutoTokenizer.from_pretrained(str(gguf.parent), gguf_file=gguf.name)
-        model = AutoModelForCausalLM.from_pretrained(str(gguf.parent), gguf_file=gguf.name, dtype="float32")
+        tokenizer = AutoTokenizer.from_pretrained(str(gguf.parent), gguf_file=gguf.name, trust_remote_code=False)
+        model = AutoModelForCausalLM.from_pretrained(
+            str(gguf.parent), gguf_file=gguf.name, dtype="float32", trust_remote_code=False
+        )
         plain = model.config.to_dict()
         plain.pop("quantization_config", None)
         whole = type(model)(type(model.config)(**plain))

@@ -213,8 +213,13 @@ def problems_sha256(problems: Sequence[Problem]) -> str:
     return digest.hexdigest()
 
 
-def refuse_long(name: str, problems: Sequence[Problem], prompts: Sequence[Prompt], context: int, new: int) -> None:
-    """Raise TaskError naming the prompts that leave no room for `new` tokens in the model's context; none is cut."""
+def refuse_long(
+    name: str, problems: Sequence[Problem], prompts: Sequence[Prompt], context: int, new: int, why: str = ""
+) -> None:
+    """Raise TaskError naming the prompts that leave no room for `new` tokens in the model's context; none is cut.
+
+    `why` follows the number of tokens, where the model's family has more than that.
+    """
     long = [p.id for p, prompt in zip(problems, prompts, strict=True) if len(prompt.token_ids) + new > context]
     if long:
         shown = ", ".join(long[:3]) + (", …" if len(long) > 3 else "")
@@ -222,6 +227,6 @@ def refuse_long(name: str, problems: Sequence[Problem], prompts: Sequence[Prompt
         room = context - longest
         fitting = f"to {room} or less" if room > 0 else f"or shorten questions of {longest} tokens"
         raise TaskError(
-            f"{name}: {len(long)} prompts and {new} new tokens do not fit the model's {context} tokens ({shown});"
+            f"{name}: {len(long)} prompts and {new} new tokens do not fit the model's {context} tokens{why} ({shown});"
             f" lower sampling.max_tokens {fitting}, or prompt.shots"
         )

@@ -5,9 +5,12 @@ No code of a folder is ever run: every loader gets `trust_remote_code=False`.
 
 import json
 import math
+import pickle
+import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from textwrap import shorten
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -24,6 +27,7 @@ if TYPE_CHECKING:
 
 Shapes = dict[str, tuple[int, ...]]
 MAX_SETTINGS = 10_000_000  # bytes of a JSON file beside the weights
+MAX_REASON = 240  # characters of another library's explanation
 SPAN = 1 << 22  # weights that are checked at once
 
 # What a folder needs beside weights and config.json; copied byte for byte, so that a tokenizer's hash stays the same.
@@ -76,7 +80,7 @@ def read_settings(path: Path) -> dict[str, object]:
             raise ValueError("larger than any such file")
         settings = json.loads(path.read_bytes())
     except (OSError, ValueError, RecursionError) as error:
-        reason = "nested too deeply" if isinstance(error, RecursionError) else _first_line(error)
+        reason = "nested too deeply" if isinstance(error, RecursionError) else _reason(error)
         raise EngineError(f"model {path.parent} has a {path.name} that cannot be read: {reason}") from None
     if not isinstance(settings, dict):
         raise EngineError(f"model {path.parent} has a {path.name} that cannot be read: it is not an object")
@@ -102,7 +106,7 @@ def load_config(model: Path | str) -> "PretrainedConfig":
         with quiet_transformers():
             return AutoConfig.from_pretrained(model, trust_remote_code=False)
     except Exception as error:  # a config class raises whatever its checks of types and values raise
-        raise EngineError(f"model {model} has a config.json that cannot be read: {_first_line(error)}") from None
+        raise EngineError(f"model {model} has a config.json that cannot be read: {_reason(error)}") from None
 
 
 def check_model(model: Path | str) -> tuple[Path, "PretrainedConfig"]:
@@ -118,14 +122,31 @@ def check_model(model: Path | str) -> tuple[Path, "PretrainedConfig"]:
     _check_supported(folder, config.to_dict())
     if type(config) not in MODEL_FOR_CAUSAL_LM_MAPPING or config.is_encoder_decoder:
         raise EngineError(f"model {folder} ({config.model_type}) is not a causal language model: give one that is")
-    if (folder / "generation_config.json").is_file():
-        read_settings(folder / "generation_config.json")
+    end_tokens(folder)
     weight_files(folder)
     sizes_of(config)  # refuses families without attention or without a context length
     if getattr(config.get_text_config(), "attn_logit_softcapping", None):
         # Only Transformers' own attention caps the logits (Gemma 2); torch's ignores the cap without a word.
         config._attn_implementation = "eager"
     return folder, config
+
+
+def end_tokens(folder: Path) -> set[int]:
+    """Every token that config.json or generation_config.json names as an end; EngineError where it is no number."""
+    found = set[int]()
+    for name in ("config.json", "generation_config.json"):
+        if not (folder / name).is_file():
+            continue
+        ends = read_settings(folder / name).get("eos_token_id")
+        if ends is None:
+            continue
+        for token in ends if isinstance(ends, list) else [ends]:
+            if type(token) is not int:
+                raise EngineError(
+                    f"model {folder}: eos_token_id in {name} is {ends!r}: give a token's number, or a list"
+                )
+            found.add(token)
+    return found
 
 
 def refuse_not_finite(model: Path | str, name: str, values: NDArray[np.float32]) -> None:
@@ -151,7 +172,7 @@ def canonical_shapes(config: "PretrainedConfig") -> Shapes:
             module = AutoModelForCausalLM.from_config(config, trust_remote_code=False)
     except Exception as error:  # sizes that do not fit each other raise whatever the model's code raises
         raise EngineError(
-            f"model of type {config.model_type} cannot be built from its config.json: {_first_line(error)}"
+            f"model of type {config.model_type} cannot be built from its config.json: {_reason(error)}"
         ) from None
     return {name: tuple(parameter.shape) for name, parameter in _canonical_parameters(module).items()}
 
@@ -167,17 +188,34 @@ def load_module(folder: Path, config: "PretrainedConfig") -> "PreTrainedModel":
     from transformers import AutoModelForCausalLM
 
     stored_tensors(folder)  # refuses files that Transformers would read in another way, or not at all
+    canonical_shapes(config)  # refuses sizes that do not fit each other
     try:
-        with quiet_transformers():
+        with quiet_transformers(), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # the reader of pickles explains itself at length
             module, report = AutoModelForCausalLM.from_pretrained(
-                folder, config=config, dtype=torch.float32, output_loading_info=True, trust_remote_code=False
+                folder,
+                config=config,
+                dtype=torch.float32,
+                output_loading_info=True,
+                ignore_mismatched_sizes=True,  # reported, and refused below
+                trust_remote_code=False,
             )
-    except Exception as error:  # damaged files raise errors of pickle, zip, safetensors, and of the model's code
-        raise EngineError(f"model {folder} cannot be loaded as a causal language model: {_first_line(error)}") from None
+    except pickle.UnpicklingError:
+        raise EngineError(
+            f"model {folder} has pickled weights that hold more than tensors, or are damaged, and pickled code is never"
+            " run: give its weights as safetensors"
+        ) from None
+    except Exception as error:  # damaged files raise errors of zip, safetensors, and of the model's code
+        raise EngineError(f"model {folder} cannot be loaded as a causal language model: {_reason(error)}") from None
     for name in sorted(map(str, report["unexpected_keys"])):
         if any(part in name for part in QUANTISED):
             raise _untrainable(folder, UNSUPPORTED["quantization_config"], name)
-    wrong = sorted(map(str, report["missing_keys"] | report["mismatched_keys"]))
+    for name, stored, described in sorted(report["mismatched_keys"]):
+        raise EngineError(
+            f"model {folder} stores {name} as {list(stored)}, and its config.json describes {list(described)}:"
+            " give the config.json that belongs to the weights"
+        )
+    wrong = sorted(map(str, report["missing_keys"]))
     if wrong:
         raise EngineError(f"model {folder} lacks weights for {', '.join(wrong[:3])}: the checkpoint is not complete")
     if config.tie_word_embeddings and not module.all_tied_weights_keys:
@@ -187,8 +225,13 @@ def load_module(folder: Path, config: "PretrainedConfig") -> "PreTrainedModel":
     return module
 
 
-def _first_line(error: Exception) -> str:
-    return (str(error).strip() or type(error).__name__).split("\n")[0]
+def _reason(error: Exception) -> str:
+    """One line of an error of another library; a heading is followed by what it announces."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    if not lines or isinstance(error, KeyError):  # whose text is the key alone
+        return repr(error)
+    whole = f"{lines[0]} {lines[1]}" if lines[0].endswith(":") and len(lines) > 1 else lines[0]
+    return shorten(whole, MAX_REASON, placeholder=" …")
 
 
 @contextmanager

@@ -27,6 +27,11 @@ NOT_BY_VLLM = {
     "gpt_bigcode": "vLLM names its weights otherwise",
 }
 
+LONGROPE = (
+    " (its original_max_position_embeddings: beyond it, the frequencies of longrope, and so every completion, depend on"
+    " the longest text of a batch)"
+)
+
 
 @dataclass(frozen=True)
 class Sizes:
@@ -40,6 +45,7 @@ class Sizes:
     feed_forward: int
     vocabulary: int
     context: int  # tokens of prompt and completion together, at most
+    why_short: str = ""  # the end of a sentence: why that is less than the model's full context, where it is
 
     @property
     def kv_elements(self) -> int:
@@ -62,6 +68,8 @@ def sizes_of(config: "PretrainedConfig") -> Sizes:
         raise _refused(text, f"its config has no {missing[0]}")
     heads = found["heads"]
     head = _number(text, ("head_dim",)) or found["hidden"] // heads
+    short = _short_context(text)
+    shortened = 0 < short < found["context"]
     return Sizes(
         layers=found["layers"],
         hidden=found["hidden"],
@@ -70,7 +78,8 @@ def sizes_of(config: "PretrainedConfig") -> Sizes:
         head=head,
         feed_forward=_number(text, FEED_FORWARD) or 4 * found["hidden"],  # as GPT-2 and Falcon have it
         vocabulary=text.vocab_size,
-        context=min(found["context"], _short_context(text) or found["context"]),
+        context=short if shortened else found["context"],
+        why_short=LONGROPE if shortened else "",
     )
 
 
