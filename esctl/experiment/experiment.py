@@ -20,7 +20,7 @@ from esctl.experiment.recipe import EMBEDDED, Recipe
 from esctl.experiment.scoring import Objective, Rewarded
 from esctl.methods import MethodConfig
 from esctl.methods.external import External
-from esctl.tasks import Columns, Problem, TaskSpec, open_task
+from esctl.tasks import Problem, TaskSpec, open_task
 from esctl.tasks.grading.reward import Grader
 from esctl.tasks.grading.thoughts import AUTO, is_part_of_tag, opened_by
 from esctl.tasks.prompts import (
@@ -201,16 +201,7 @@ class Experiment:
 
 def task_spec(recipe: Recipe) -> TaskSpec:
     """The recipe's `task:` section as tasks take it."""
-    section = recipe.task
-    columns = Columns(
-        question=section.question,
-        answer=section.answer,
-        id=section.id,
-        difficulty=section.difficulty,
-        solution=section.solution,
-        grader=section.grader,
-    )
-    return TaskSpec(section.name, section.data, columns, recipe.grader, recipe.prompt.think)
+    return TaskSpec.of(recipe.task, recipe.grader, recipe.prompt.think)
 
 
 def find_model(name: str) -> Path | str:

@@ -14,7 +14,7 @@ from esctl.experiment.scoring import ObjectiveSettings
 from esctl.methods import BASELINES, METHODS, BaselineConfig, MethodConfig
 from esctl.methods.external import External
 from esctl.settings import Count
-from esctl.tasks import Limits
+from esctl.tasks import Limits, TaskSettings
 from esctl.tasks.grading.reward import Reward
 from esctl.tasks.prompts import NEXT_QUESTION, Prompting
 
@@ -32,20 +32,6 @@ class Section(BaseModel):
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
-
-
-class TaskSection(Section):
-    """Which problems; the column names are for `name: file`."""
-
-    name: str = "gsm8k"  # a task of the table; see docs/tasks.md
-    data: str | None = None  # a local file or folder in place of the hub
-    split: str = "train"  # the problems to train on
-    question: str | None = None  # column of the question; null: `question`
-    answer: str | None = None  # column of the gold answer; null: `answer`
-    id: str | None = None  # column of an identifier
-    difficulty: str | None = None  # column of a group to report accuracy by
-    solution: str | None = None  # column of a reference solution
-    grader: str | None = None  # form of an answer: number, boxed or text; null: number
 
 
 class SamplingSection(Section):
@@ -80,7 +66,7 @@ class Recipe(Section):
 
     label: str = ""  # row name in tables; rows group by recipe minus seed
     model: str = EMBEDDED  # `embedded`, a folder, a hub id, or a run directory
-    task: TaskSection = TaskSection()
+    task: TaskSettings = TaskSettings()
     prompt: Prompting = Prompting()
     method: AnyMethod
     reward: Reward = Reward()

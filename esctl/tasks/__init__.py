@@ -11,9 +11,9 @@ A new task is one file and one entry of `TASKS`. May import the ground alone.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, Self
 
 from esctl.errors import TaskError, UsageError, did_you_mean
 from esctl.settings import Count, Positive, Share
@@ -63,15 +63,24 @@ class Task(Protocol):
 
 
 @dataclass(frozen=True)
-class Columns:
-    """Column names of the user's data, and how its answers are graded; only the task `file` has them."""
+class TaskSettings:
+    """A recipe's `task:` section; all but the first three keys are for `name: file`."""
 
+    name: str = "gsm8k"  # a task of the table; see docs/tasks.md
+    data: str | None = None  # a local file or folder in place of the hub
+    split: str = "train"  # the problems to train on
     question: str | None = None  # column of the question; null: `question`
     answer: str | None = None  # column of the gold answer; null: `answer`
     id: str | None = None  # column of an identifier
     difficulty: str | None = None  # column of a group to report accuracy by
     solution: str | None = None  # column of a reference solution
     grader: str | None = None  # form of an answer: number, boxed or text; null: number
+
+    @property
+    def own_keys(self) -> list[str]:
+        """The keys that only `file` has, as far as they are set."""
+        keys = [f.name for f in fields(TaskSettings)[3:]]
+        return [key for key in keys if getattr(self, key) is not None]
 
 
 @dataclass(frozen=True)
@@ -84,14 +93,16 @@ class Limits:
 
 
 @dataclass(frozen=True)
-class TaskSpec:
-    """What a task is opened from."""
+class TaskSpec(TaskSettings):
+    """What a task is opened from: a recipe's `task:` section, and what follows from the rest of the recipe."""
 
-    name: str
-    data: str | None = None  # a local file or folder in place of the hub; for `file` also a hub id
-    columns: Columns = Columns()
     limits: Limits = Limits()
     think: str = "auto"  # the end of a thought: auto (known tags), none, or a string
+
+    @classmethod
+    def of(cls, settings: TaskSettings, limits: Limits, think: str) -> Self:
+        """The settings with the recipe's limits of graders and end of a thought."""
+        return cls(**asdict(settings), limits=limits, think=think)
 
     @property
     def path(self) -> Path | None:
@@ -133,7 +144,7 @@ def _file(spec: TaskSpec) -> Task:
 
     if spec.data is None:
         raise TaskError("task.data: the task file needs a file, a folder or a hub id; give --data PATH")
-    return FileTask(spec.data, spec.columns, spec.limits)
+    return FileTask(spec.data, spec, spec.limits)
 
 
 # A task is imported when it is opened, so listing the table is cheap.
@@ -156,9 +167,10 @@ def open_task(spec: TaskSpec) -> Task:
         raise UsageError(f"task.name: no task {spec.name}{did_you_mean(spec.name, TASKS)}; choose {', '.join(TASKS)}")
     if spec.name in EMBEDDED and spec.data is not None:
         raise UsageError(f"task.data: {spec.name} makes its own problems; leave --data out")
-    named = [column for column, name in asdict(spec.columns).items() if name is not None]
-    if named and spec.name != "file":
-        raise UsageError(f"task.{named[0]}: only the task file has it; {spec.name} knows its own columns, leave it out")
+    if spec.own_keys and spec.name != "file":
+        raise UsageError(
+            f"task.{spec.own_keys[0]}: only the task file has it; {spec.name} knows its own columns, leave it out"
+        )
     from esctl.tasks.grading.thoughts import AfterThought
 
     return AfterThought(TASKS[spec.name](spec), spec.think)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from esctl.errors import TaskError, UsageError
-from esctl.tasks import TEST, TRAIN, VALIDATION, Columns, Grade, Limits, Problem
+from esctl.tasks import TEST, TRAIN, VALIDATION, Grade, Limits, Problem, TaskSettings
 from esctl.tasks.data import (
     VALIDATION_PERCENT,
     Fields,
@@ -91,10 +91,10 @@ class FileTask:
     name = "file"
     version = 1
 
-    def __init__(self, data: str, columns: Columns, limits: Limits | None = None) -> None:
+    def __init__(self, data: str, settings: TaskSettings, limits: Limits | None = None) -> None:
         self._data = data
-        self._fields = _fields(columns)
-        self._grader = columns.grader or "number"
+        self._fields = _fields(settings)
+        self._grader = settings.grader or "number"
         if self._grader not in SYSTEM:
             raise UsageError(f"task.grader: no grader {self._grader}; choose {', '.join(SYSTEM)}")
         self.system = SYSTEM[self._grader]
@@ -181,9 +181,9 @@ def _plain(text: str) -> str:
     return " ".join(unicodedata.normalize("NFC", text.casefold()).split()).strip(" .*_`\"'")
 
 
-def _fields(columns: Columns) -> Fields:
-    needed = {"question": (columns.question or "question",), "answer": (columns.answer or "answer",)}
-    named = {"id": columns.id, "difficulty": columns.difficulty, "solution": columns.solution}
+def _fields(settings: TaskSettings) -> Fields:
+    needed = {"question": (settings.question or "question",), "answer": (settings.answer or "answer",)}
+    named = {"id": settings.id, "difficulty": settings.difficulty, "solution": settings.solution}
     for field, column in named.items():
         if column is not None:  # a column that the recipe names must exist
             needed[field] = (column,)

@@ -5,10 +5,10 @@ import json
 import pytest
 
 from esctl.errors import TaskError
-from esctl.tasks import TEST, TRAIN, VALIDATION, Columns, TaskSpec, open_task
+from esctl.tasks import TEST, TRAIN, VALIDATION, TaskSpec, open_task
 from esctl.tasks.rows import read_rows
 
-TEXT = Columns(grader="text")
+TEXT = {"grader": "text"}
 # What people write and type guessing changes. Each is one answer, and must come back character by character.
 ANSWERS = (
     *("2024-01-02", "2024-01-02T03:04:05Z", "12:30", "02139", "007", "1.10", "1e5", "+5", "0x10", "1_000"),
@@ -19,7 +19,7 @@ ANSWERS = (
 
 
 def own(path, columns=TEXT, split="all"):
-    return open_task(TaskSpec("file", str(path), columns)).problems(split)
+    return open_task(TaskSpec("file", str(path), **columns)).problems(split)
 
 
 def as_file(ending, rows, path):
@@ -99,10 +99,10 @@ def test_a_column_may_begin_in_a_later_row(tmp_path):
     (tmp_path / "own.jsonl").write_text(
         '{"question": "a", "answer": "1"}\n{"question": "b", "answer": "2", "level": "hard"}\n'
     )
-    problems = own(tmp_path / "own.jsonl", Columns(grader="text"))
+    problems = own(tmp_path / "own.jsonl", TEXT)
     assert len(problems) == 2
     with pytest.raises(TaskError, match="row 1 has no difficulty"):
-        own(tmp_path / "own.jsonl", Columns(grader="text", difficulty="level"))
+        own(tmp_path / "own.jsonl", {"grader": "text", "difficulty": "level"})
 
 
 def test_a_long_cell_is_read_whole(tmp_path):
@@ -209,7 +209,7 @@ def test_a_question_that_stands_twice_is_refused_naming_both_rows(again, answer,
     lines = [json.dumps({"question": q, "answer": a}) + "\n" for q, a in rows]
     (tmp_path / "test.jsonl").write_text("".join(lines))
     with pytest.raises(TaskError, match=message) as error:
-        own(tmp_path, Columns(grader=grader), TEST)
+        own(tmp_path, {"grader": grader}, TEST)
     assert "\n" not in str(error.value)
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from esctl.errors import TaskError, UsageError
-from esctl.tasks import EMBEDDED, TASKS, TEST, TRAIN, VALIDATION, Columns, Problem, TaskSpec, open_task
+from esctl.tasks import EMBEDDED, TASKS, TEST, TRAIN, VALIDATION, Problem, TaskSpec, open_task
 from esctl.tasks.countdown import CountdownTask
 from esctl.tasks.data import as_text, key
 from esctl.tasks.grading.latex import decide, equivalent
@@ -154,8 +154,8 @@ def test_an_unknown_split_is_one_line(name, folder):
         (TaskSpec("file", "no/such/folder"), "task.data: no/such/folder: no such file or folder"),
         (TaskSpec("file"), "task.data: the task file needs a file, a folder or a hub id; give --data PATH"),
         (TaskSpec("arithmetic", "."), "task.data: arithmetic makes its own problems; leave --data out"),
-        (TaskSpec("gsm8k", columns=Columns(question="q")), "task.question: only the task file has it; gsm8k knows"),
-        (TaskSpec("file", ".", Columns(grader="regex")), "task.grader: no grader regex; choose number, boxed, text"),
+        (TaskSpec("gsm8k", question="q"), "task.question: only the task file has it; gsm8k knows"),
+        (TaskSpec("file", ".", grader="regex"), "task.grader: no grader regex; choose number, boxed, text"),
     ],
 )
 def test_a_task_that_cannot_be_opened_says_why(spec, message):
@@ -252,7 +252,7 @@ def test_the_same_countdown_in_another_order_is_one_problem(tmp_path):
 
 # Data of one's own
 
-COLUMNS = Columns(question="q", answer="a", id="name", difficulty="level", solution="work")
+COLUMNS = dict(question="q", answer="a", id="name", difficulty="level", solution="work")
 ROWS = [{"q": f"question {i}?", "a": str(i), "name": f"n{i}", "level": "easy", "work": f"#### {i}"} for i in range(200)]
 
 
@@ -277,7 +277,7 @@ def own_file(kind, path):
 
 @pytest.mark.parametrize("kind", ["jsonl", "json", "csv", "parquet"])
 def test_a_file_of_any_kind_is_divided_by_hash_and_whole_as_all(kind, tmp_path):
-    task = open_task(TaskSpec("file", str(own_file(kind, tmp_path)), COLUMNS))
+    task = open_task(TaskSpec("file", str(own_file(kind, tmp_path)), **COLUMNS))
     assert task.splits == ("all", TRAIN, VALIDATION, TEST)
     parts = [task.problems(split) for split in (TRAIN, VALIDATION, TEST)]
     assert sorted(p.id for part in parts for p in part) == sorted(row["name"] for row in ROWS)
@@ -289,13 +289,13 @@ def test_a_file_of_any_kind_is_divided_by_hash_and_whole_as_all(kind, tmp_path):
 def test_a_column_that_is_named_must_be_there(tmp_path):
     write(tmp_path / "train.jsonl", [{"question": "?", "answer": "1"}])
     with pytest.raises(TaskError, match="no column level for the difficulty; it has question, answer"):
-        open_task(TaskSpec("file", str(tmp_path), Columns(difficulty="level"))).problems(TRAIN)
+        open_task(TaskSpec("file", str(tmp_path), difficulty="level")).problems(TRAIN)
 
 
 def test_ids_that_stand_twice_are_refused(tmp_path):
     write(tmp_path / "test.jsonl", [{"question": q, "answer": "1", "id": "x"} for q in "ab"])
     with pytest.raises(TaskError, match="1 ids are used twice, such as 'x'"):
-        open_task(TaskSpec("file", str(tmp_path), Columns(id="id"))).problems(TEST)
+        open_task(TaskSpec("file", str(tmp_path), id="id")).problems(TEST)
 
 
 @pytest.mark.parametrize(
@@ -309,7 +309,7 @@ def test_ids_that_stand_twice_are_refused(tmp_path):
 )
 def test_a_file_is_graded_as_its_recipe_says(grader, gold, right, wrong, tmp_path):
     write(tmp_path / "test.jsonl", [{"question": "?", "answer": gold}])
-    task = open_task(TaskSpec("file", str(tmp_path), Columns(grader=grader)))
+    task = open_task(TaskSpec("file", str(tmp_path), grader=grader))
     problems = task.problems(TEST)
     assert task.grade(problems, [right])[0].strict
     assert not task.grade(problems, [wrong])[0].flexible

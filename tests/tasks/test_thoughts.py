@@ -2,7 +2,7 @@
 
 import pytest
 
-from esctl.tasks import Columns, Problem, TaskSpec, open_task
+from esctl.tasks import Problem, TaskSpec, open_task
 from esctl.tasks.grading.thoughts import TAGS, answer_of, opened_by
 
 COUNTDOWN = (("numbers", "1 2 3"), ("target", "9"))
@@ -24,7 +24,7 @@ def grade(request, tmp_path):
     gold, right, wrong, data = GRADERS[request.param]
     if request.param in ("number", "boxed", "text"):
         (tmp_path / "test.csv").write_text("question,answer\n?,1\n")
-        spec = TaskSpec("file", str(tmp_path), Columns(grader=request.param))
+        spec = TaskSpec("file", str(tmp_path), grader=request.param)
     else:
         spec = TaskSpec(request.param)
     task = open_task(spec)
