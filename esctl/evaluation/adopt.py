@@ -88,12 +88,13 @@ def adopt(adoption: Adoption, flags: Mapping[str, Plain], sets: Sequence[str], r
     own = Experiment(recipe.model_copy(update={"model": str(folder)}))
     own.check_prompt()  # an evaluation will need the model's own tokenizer and template
     sha256, shapes = _weights(experiment.model)
-    _refuse_other_shapes(adoption, shapes, _weights(folder)[1])
+    own_sha256, own_shapes = _weights(folder)
+    _refuse_other_shapes(adoption, shapes, own_shapes)
     with run.lock():
         run.refuse_used()
         _keep_weights(adoption, folder, run)
         record = _record(adoption, experiment, sha256, sum(map(math.prod, shapes.values())))
-        run.begin(dump_recipe(recipe), record)
+        run.begin(dump_recipe(recipe), replace(record, kept_sha256=[own_sha256]))
     return run.read_record()
 
 

@@ -96,7 +96,13 @@ class Target:
         return record
 
     def refuse_other_model(self, weights_sha256: str) -> None:
-        """A plain model's directory holds results of one model, known by its weights and not by its name."""
+        """Refuse weights that are not those of this directory, known by their hash and not by a name."""
+        kept = self.folder.read_record().kept_sha256
+        if self.trained and not self.rebuilt and kept and weights_sha256 not in kept:
+            raise RunError(
+                f"{self.folder.weights}: holds weights {weights_sha256[:8]}, and the run recorded {kept[-1][:8]};"
+                " restore them, or evaluate this folder as a model of its own"
+            )
         if not self.trained and self.folder.read_record().base.weights_sha256 != weights_sha256:
             raise RunError(
                 f"{self.folder.path}: holds another model's evaluations; choose another directory with --run"

@@ -168,9 +168,8 @@ def open_task(spec: TaskSpec) -> Task:
     if spec.name in EMBEDDED and spec.data is not None:
         raise UsageError(f"task.data: {spec.name} makes its own problems; leave --data out")
     if spec.own_keys and spec.name != "file":
-        raise UsageError(
-            f"task.{spec.own_keys[0]}: only the task file has it; {spec.name} knows its own columns, leave it out"
-        )
+        key = spec.own_keys[0]
+        raise UsageError(f"task.{key}: only the task file has it; {spec.name} knows its own columns, leave it out")
     from esctl.tasks.grading.thoughts import AfterThought
 
     return AfterThought(TASKS[spec.name](spec), spec.think)

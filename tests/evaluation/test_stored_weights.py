@@ -13,6 +13,7 @@ from safetensors.numpy import load_file, save_file
 
 from esctl.assets import tiny_model_path
 
+REFUSED = ("was measured on weights", "holds another model's evaluations", "and the run recorded")
 QUICK = "--split validation -n 4"
 EVAL = f"eval {{target}} {QUICK}"
 PASSK = f"passk {{target}} --k 1 --samples {{samples}} {QUICK}"
@@ -93,7 +94,7 @@ def test_other_weights_are_not_given_stored_numbers(tmp_path, trained, capsys, n
     capsys.readouterr()
     assert esctl(first) == 1
     message = capsys.readouterr().err
-    assert "was measured on weights" in message or "holds another model's evaluations" in message
+    assert any(said in message for said in REFUSED)
     assert {p: p.read_bytes() for p in files} == files
 
 
@@ -104,6 +105,16 @@ def test_more_samples_of_other_weights_are_not_mixed_in(tmp_path, trained, name)
     assert esctl(PASSK.format(target=target, samples=2)) == 0
     change_weights()
     assert esctl(PASSK.format(target=target, samples=4)) == 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["adopted", "own weights"])
+def test_weights_that_were_replaced_are_not_measured_as_those_of_the_run(tmp_path, trained, name):
+    """Although nothing was measured before, or on another split."""
+    target, change_weights = case_of(name, tmp_path, trained)
+    change_weights()
+    assert esctl(f"eval {target} --split test -n 4") == 1
+    assert esctl(SHARPNESS.format(target=target)) == 1
 
 
 @pytest.mark.slow

@@ -252,7 +252,7 @@ def test_the_same_countdown_in_another_order_is_one_problem(tmp_path):
 
 # Data of one's own
 
-COLUMNS = dict(question="q", answer="a", id="name", difficulty="level", solution="work")
+COLUMNS = {"question": "q", "answer": "a", "id": "name", "difficulty": "level", "solution": "work"}
 ROWS = [{"q": f"question {i}?", "a": str(i), "name": f"n{i}", "level": "easy", "work": f"#### {i}"} for i in range(200)]
 
 
