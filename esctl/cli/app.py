@@ -122,7 +122,7 @@ def read_temperatures(text: str | None, noise: float | None) -> list[float]:
     return found
 
 
-DTYPES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
+DTYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
 
 
 def read_dtype(name: str) -> str:

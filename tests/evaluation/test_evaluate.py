@@ -148,7 +148,8 @@ def test_fewer_samples_are_answered_from_more(bench, tmp_path):
     assert bench.evaluate(tmp_path, replace(TOKENS, n=2))
     assert bench.reports == []
     assert files(tmp_path) == before
-    found = stored_eval(bench.experiment, RunDir(tmp_path), bench.request(replace(TOKENS, n=2)))
+    weights = bench.engine.center_sha256()
+    found = stored_eval(bench.experiment, RunDir(tmp_path), bench.request(replace(TOKENS, n=2)), weights)
     assert found is not None
     assert found.sampling.n == 4
 
