@@ -2,9 +2,10 @@
 
 Knows the face of every engine: `EngineSpec` describes one, `open_engine` builds it, `Engine` states its laws. Open
 `candidates` for the order in which candidates become live weights, `transformers` for the reference engine, `sampler`
-for its loop, `in_place` for a module that RL trains, `checkpoint` for what a folder says besides its weights, and
-`process` for the state of the process that engines restore. Packages: `weights` (files, centers, shards), `vllm` and
-`fleet`. May import `noise` and the ground; knows no methods and no tasks.
+for its loop, `in_place` for a module that RL trains, `checkpoint` for what a folder says besides its weights and for
+where a completion ends (end tokens, stop texts), and `process` for the state of the process that engines restore.
+Packages: `weights` (files, centers, shards), `vllm` and `fleet`. May import `noise` and the ground; knows no methods
+and no tasks.
 """
 
 import importlib.util
