@@ -259,18 +259,19 @@ class _Reader:
 
     def nlls(self, candidates: Sequence[Move]) -> list[float]:
         """Nats per token of the reference solutions at each, one call each, so that a kill costs one candidate."""
-        told = self.bench.solutions
-        if not told.targets:
+        references = self.bench.solutions
+        if not references.targets:
             return []
-        keys, spans = self._keys("nll", len(candidates)), sum(map(len, told.prompts)) + told.tokens
+        keys = self._keys("nll", len(candidates))
+        spans = sum(map(len, references.prompts)) + references.tokens
         for key, move in zip(keys, candidates, strict=True):
             if key not in self.known:
                 begun = time.perf_counter()
                 round_ = Round(self.bench.target.step, 0, EMPTY, (move,))
-                [sums] = self.engine.nll(round_, told.prompts, told.targets)
+                [sums] = self.engine.nll(round_, references.prompts, references.targets)
                 if not all(map(math.isfinite, sums)):
                     raise EngineError(NOT_FINITE)
-                self._keep(key, math.fsum(sums) / told.tokens, 0, spans, 0, time.perf_counter() - begun)
+                self._keep(key, math.fsum(sums) / references.tokens, 0, spans, 0, time.perf_counter() - begun)
         return [self.known[key].value for key in keys]
 
     @property
